@@ -1,0 +1,1 @@
+"""Everything that knows someone else's program: harness adapters and trainer adapters."""
