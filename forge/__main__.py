@@ -1,0 +1,5 @@
+"""``python -m forge``."""
+
+from forge.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""One file per wire format, pure: bytes in, bytes out, no I/O."""

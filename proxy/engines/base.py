@@ -1,0 +1,124 @@
+"""What the proxy needs to know of a kind of policy server, without any I/O.
+
+An engine says which members to add to a request so that ids and log probs come back, which members of the answer
+are ours to take out again, how to read tokens out of an answer, and which HTTP steps load new weights. Vendor
+names live in this folder only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from forge.storage.records import Ids, LogProbs
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One member of the engine's answer that we asked for and the harness did not.
+
+    ``stream`` and ``whole`` give the value that stands in its place, as the engine would have written it unasked;
+    None takes the whole member out.
+    """
+
+    key: bytes
+    stream: bytes | None
+    whole: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What we add to one request, and what must be cut from its answer."""
+
+    members: Mapping[str, bytes]
+    """JSON member name to raw JSON value; each is added only if the request lacks it."""
+    cuts: tuple[Cut, ...]
+    drop_usage_chunk: bool
+    """The stream's usage chunk is ours: the harness did not ask for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What an engine said of one choice."""
+
+    prompt_ids: Ids
+    output_ids: Ids
+    output_log_probs: LogProbs
+    """Same length as output_ids, or empty when none were given."""
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    finish_reason: str | None
+    message: dict[str, Any]
+    """The assistant message in chat form: role, content, reasoning?, tool_calls?."""
+    model: str | None
+    version_spans: list[tuple[int, int, int]] | None = None
+    """(version, start, end) over output_ids, where the engine gives them."""
+    top_logprobs: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One HTTP request of a publication."""
+
+    method: str
+    path: str
+    json: Mapping[str, Any] | None = None
+    ok: tuple[int, ...] = (200,)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """The steps that load new weights, in order. A step group may be empty where the engine needs none."""
+
+    pause: Sequence[Step]
+    load: Sequence[Step]
+    reset: Sequence[Step]
+    """Every cache: prefix, multimodal, encoder."""
+    digest: Step | None
+    """Answers with the digest of what is loaded, under ``weight_digest``; None where the engine has no such thing."""
+    set_version: Sequence[Step]
+    resume: Sequence[Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the probe found. None means it could not be told."""
+
+    ids: bool = False
+    stream_ids: bool = False
+    log_probs: bool = False
+    logprobs_mode: str | None = None
+    stop_token_included: bool | None = None
+    tools_rendered: bool | None = None
+    append_only: bool | None = None
+    first_divergence: str | None = None
+    """Where two turns are not append-only: the first message that diverges."""
+    token_in: bool = False
+    weight_update: bool = False
+    engine_version: str | None = None
+    model: str | None = None
+    max_model_len: int | None = None
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    weight_version: int | None = None
+    weight_digest: str | None = None
+    template_hash: str | None = None
+    tokenizer_hash: str | None = None
+
+
+class Engine(Protocol):
+    name: str
+    trainable: bool
+    """False for engines that never give ids (they need ``--record best-effort``)."""
+
+    def ask(self, request: Mapping[str, Any], *, stream: bool) -> Ask:
+        """``request`` holds the top-level members the harness sent (values may be raw)."""
+
+    def read_whole(self, body: bytes) -> list[Tokens]:
+        """One entry per choice. Raises ``ValueError`` on a body that is not this engine's answer."""
+
+    def read_stream(self, body: bytes) -> list[Tokens]:
+        """The same from the raw SSE bytes; a stream that broke off gives what it held."""
+
+    def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
+        """Steps that load the directory ``path``; ``mode`` is wait, abort or keep. None: it cannot."""
