@@ -1,0 +1,53 @@
+# Two commands are all: `make demo` runs the main job on the embedded policy server, `make test` passes the tests.
+# Both need python3 (3.11 or newer), pip, git and make, and set up everything else in .venv and ~/.cache/forge.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Outside the lock: which build of torch fits is the machine's matter. `make TORCH='torch==2.13.0+cu130'` takes another.
+TORCH  ?= torch==2.13.0
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test unit lint test-vllm lock docs clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## Make .venv with everything pinned
+
+$(READY): requirements.lock pyproject.toml
+	@test -L forge/storage || { echo "error: forge/storage is not a symlink; clone with symlinks on: git clone -c core.symlinks=true"; exit 2; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed; next: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $(READY)
+
+demo: setup  ## Run the main job: harness, policy, dataset, one training step, new weights
+	$(BIN)/forge demo
+
+test: setup lint  ## Pass all tests but vLLM's
+	$(BIN)/pytest -m "not vllm"
+
+unit: setup  ## The fast tests alone: no model, no Ray, no real harness
+	$(BIN)/pytest -m "not (model or ray or harness or vllm)"
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-vllm: setup  ## The end-to-end suite against vLLM on CPU, in an environment of its own
+	$(BIN)/python tests/vllm_server.py -- $(BIN)/pytest -m vllm tests/e2e
+
+docs: setup  ## Write docs/dataset.md from the declared columns
+	$(BIN)/python -m forge.docs > docs/dataset.md
+
+lock: setup  ## Pin again: names, versions and hashes, no address
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header --all-extras --override requirements/overrides.txt \
+	  pyproject.toml requirements/lock.in -o requirements.lock
+
+clean:  ## Remove .venv and caches of this folder
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
