@@ -1,0 +1,411 @@
+"""A scripted policy server: a real HTTP server with vLLM's shapes, whose answers and faults a test writes.
+
+The only fake of the test suite. It tokenises by words (exactly reversible), renders an append-only template, keeps
+every body it got and gave, and paces its streams by a gate that the test opens: nothing here sleeps.
+
+``async with ScriptedEngine() as engine: engine.script(Turn("Hello there"), Turn(tool_calls=[("ls", "{}")]))``
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Self
+
+from aiohttp import web
+
+from tests.script import EOS, Chunk, Fault, Gate, Json, Served, Turn, WordTokenizer, markup
+
+__all__ = ["Fault", "Gate", "ScriptedEngine", "Served", "Turn", "WordTokenizer"]
+
+
+class ScriptedEngine:
+    """Listens on 127.0.0.1 at ``url``. ``served`` holds every generation, ``admin`` every publication request."""
+
+    def __init__(self, *, model: str = "policy", max_model_len: int = 4096, key: str | None = None) -> None:
+        self.model = model
+        self.max_model_len = max_model_len
+        self.key = key
+        self.tokenizer = WordTokenizer()
+        self.gate = Gate()
+        self.turns: deque[Turn] = deque()
+        self.default: Callable[[Json], Turn] = lambda request: Turn("ok")
+        self.served: list[Served] = []
+        self.admin: list[tuple[str, Json]] = []
+        self.probes: list[str] = []
+        self.weight_version = "default"
+        self.weight_digest = "digest-0"
+        self.gives_ids = True
+        self.logprobs_mode = "processed"
+        self.digest_of: Callable[[str], str] = lambda path: f"digest-of-{path}"
+        self.resumed = asyncio.Event()
+        self.resumed.set()
+        self.abort = asyncio.Event()
+        self.port = 0
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def script(self, *turns: Turn) -> None:
+        self.turns.extend(turns)
+
+    async def __aenter__(self) -> Self:
+        await self.accept()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.gate.open()
+        await self.refuse()
+
+    async def accept(self) -> None:
+        """Listen (again, on the same port)."""
+        app = web.Application(client_max_size=256 << 20)
+        app.router.add_route("*", "/{tail:.*}", self._handle)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def refuse(self) -> None:
+        """Stop listening: connects are refused."""
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        if self.key is not None and path != "/health" and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return _json({"error": "Unauthorized"}, 401)
+        if path in ("/v1/chat/completions", "/v1/completions"):
+            return await self._generate(request)
+        if request.method == "GET":
+            self.probes.append(path)
+            return self._get(path)
+        payload = json.loads(await request.read() or b"{}")
+        self.admin.append((path, dict(payload) | dict(request.query)))
+        return self._post(path, payload, dict(request.query))
+
+    def _get(self, path: str) -> web.Response:
+        known: dict[str, Json] = {
+            "/health": {},
+            "/version": {"version": "0.32.0"},
+            "/is_paused": {"is_paused": not self.resumed.is_set()},
+            "/weight_info": {"weight_version": self.weight_version, "weight_digest": self.weight_digest},
+            "/v1/models": {
+                "object": "list",
+                "data": [{"id": self.model, "object": "model", "max_model_len": self.max_model_len}],
+            },
+        }
+        return _json(known[path]) if path in known else _json({"detail": "Not Found"}, 404)
+
+    def _post(self, path: str, payload: Json, query: dict[str, str]) -> web.Response:
+        if path == "/pause":
+            self.resumed.clear()
+            if query.get("mode") == "abort":
+                self.abort.set()
+        elif path == "/resume":
+            self.abort.clear()
+            self.resumed.set()
+        elif path == "/update_weight_version":
+            self.weight_version = str(payload["new_version"])
+        elif path in ("/collective_rpc", "/reload_weights"):
+            target = payload.get("path") or payload.get("kwargs", {}).get("weights_path", "")
+            self.weight_digest = self.digest_of(target)
+            return _json({"weight_digest": self.weight_digest})
+        elif path == "/tokenize":
+            text = payload["prompt"] if "prompt" in payload else self.render(payload)
+            return _json({"tokens": self.tokenizer.encode(text)})
+        elif path not in ("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache"):
+            return _json({"detail": "Not Found"}, 404)
+        return _json({})
+
+    # Prompts
+
+    def render(self, request: Json) -> str:
+        """The chat template: append-only, tools in a system block, tool calls and reasoning as markup."""
+        parts = []
+        if request.get("tools"):
+            parts.append(f"<|im_start|>tools\n{json.dumps(request['tools'], sort_keys=True)}<|im_end|>\n")
+        for message in request["messages"]:
+            parts.append(f"<|im_start|>{message['role']}\n{markup(message)}<|im_end|>\n")
+        return "".join(parts) + "<|im_start|>assistant\n"
+
+    # Generation
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        payload = json.loads(body)
+        turn = self.turns.popleft() if self.turns else self.default(payload)
+        if "messages" in payload:
+            prompt = self.tokenizer.encode(self.render(payload))
+        else:
+            given = payload["prompt"]
+            prompt = list(given) if isinstance(given, list) else self.tokenizer.encode(given)
+        served = Served(request.path, body, dict(request.headers), payload, prompt, turn)
+        self.served.append(served)
+        try:
+            return await self._answer(request, served)
+        except (asyncio.CancelledError, ConnectionError):
+            served.client_left.set()
+            raise
+        finally:
+            served.done.set()
+
+    async def _answer(self, request: web.Request, served: Served) -> web.StreamResponse:
+        fault = served.turn.fault
+        await self.resumed.wait()
+        if fault.mute:
+            await asyncio.Event().wait()
+        served.status = fault.status or 200
+        refused = self._refusal(served, fault)
+        if refused is not None:
+            served.answer += refused.body if isinstance(refused.body, bytes) else b""
+            return refused
+        chunks = list(self._chunks(served))
+        streaming = bool(served.json.get("stream")) and not fault.json_to_stream
+        events = self._events(served, chunks) if streaming else self._whole(served, chunks)
+        headers = {"Content-Type": "text/event-stream; charset=utf-8" if streaming else "application/json"}
+        response = web.StreamResponse(headers=headers)
+        if fault.silence:
+            await response.prepare(request)
+            await asyncio.Event().wait()
+        if streaming:
+            await response.prepare(request)
+        await self._send(request, response, served, events)
+        return response
+
+    def _refusal(self, served: Served, fault: Fault) -> web.Response | None:
+        if fault.html:
+            return web.Response(text="<html><body>It works</body></html>", content_type="text/html")
+        if fault.status is None:
+            limit = len(served.prompt_ids)
+            if limit < self.max_model_len:
+                return None
+            message = (
+                f"This model's maximum context length is {self.max_model_len} tokens. However, your request has "
+                f"{limit} input tokens. Please reduce the length of the input messages."
+            )
+            served.status = 400
+            return _json({"error": {"message": message, "type": "BadRequestError", "param": None, "code": 400}}, 400)
+        headers = dict(fault.headers)
+        if fault.retry_after is not None:
+            headers["Retry-After"] = fault.retry_after
+        if fault.body is not None:
+            return web.Response(status=fault.status, text=fault.body, headers=headers, content_type="application/json")
+        error = {"message": f"scripted {fault.status}", "type": "Error", "param": None, "code": fault.status}
+        return _json({"error": error}, fault.status, headers)
+
+    async def _send(
+        self, request: web.Request, response: web.StreamResponse, served: Served, events: AsyncIterator[bytes]
+    ) -> None:
+        fault = served.turn.fault
+        limit = fault.reset_after if fault.reset_after is not None else fault.end_after
+        async for event in events:
+            if not response.prepared:
+                if limit is None:
+                    response.content_length = len(event)
+                await response.prepare(request)
+            piece = event if limit is None else event[: max(0, limit - len(served.answer))]
+            served.answer += piece
+            await response.write(piece)
+            if limit is not None and len(served.answer) >= limit:
+                if fault.reset_after is not None:
+                    _reset(request)
+                return
+        await response.write_eof()
+        served.ended = True
+
+    def _chunks(self, served: Served) -> list[Chunk]:
+        """The turn as chunks of delta and ids, cut at max_tokens."""
+        turn = served.turn
+        encode = self.tokenizer.encode
+        chunks: list[Chunk] = []
+        if turn.reasoning is not None:
+            chunks.append(Chunk({}, encode("<think>")))
+            chunks += [Chunk({"reasoning": p}, encode(p)) for p in self.tokenizer.pieces(turn.reasoning)]
+            chunks.append(Chunk({}, encode("</think>")))
+        chunks += [Chunk({"content": p}, encode(p)) for p in self.tokenizer.pieces(turn.text)]
+        for n, (name, arguments) in enumerate(turn.tool_calls):
+            head = {"id": f"chatcmpl-tool-{len(self.served)}{n}", "type": "function", "index": n}
+            opening = f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": '
+            chunks.append(
+                Chunk({"tool_calls": [head | {"function": {"name": name, "arguments": ""}}]}, encode(opening))
+            )
+            chunks += [
+                Chunk({"tool_calls": [{"index": n, "function": {"arguments": p}}]}, encode(p))
+                for p in self.tokenizer.pieces(arguments)
+            ]
+            chunks.append(Chunk({}, encode("}\n</tool_call>")))
+        finish = turn.finish or ("tool_calls" if turn.tool_calls else "stop")
+        chunks.append(Chunk({}, [self.tokenizer.id(EOS)], finish))
+        limit = served.json.get("max_completion_tokens") or served.json.get("max_tokens")
+        room = self.max_model_len - len(served.prompt_ids)
+        return _cut(chunks, min(room, limit) if limit else room)
+
+    def _log_prob(self, token: int) -> float:
+        return -(token % 97 + 1) / 128
+
+    def _log_prob_entry(self, token: int, request: Json) -> Json:
+        piece = self.tokenizer.decode([token])
+        wanted = int(request.get("top_logprobs") or 0)
+        heat = float(request.get("temperature", 1.0)) if self.logprobs_mode == "processed" else 1.0
+        top = [
+            {"token": f"alt{n}", "logprob": -0.25 - 1.5 * n / heat, "bytes": list(f"alt{n}".encode())}
+            for n in range(wanted)
+        ]
+        return {
+            "token": piece,
+            "logprob": self._log_prob(token),
+            "bytes": list(piece.encode()),
+            "top_logprobs": top,
+        }
+
+    def _log_probs(self, served: Served, ids: list[int]) -> Json | None:
+        if not served.json.get("logprobs") or served.turn.fault.no_log_probs or not ids:
+            return None
+        return {"content": [self._log_prob_entry(token, served.json) for token in ids]}
+
+    def _asks_ids(self, served: Served) -> bool:
+        return bool(served.json.get("return_token_ids")) and self.gives_ids and not served.turn.fault.no_ids
+
+    def _emit(self, served: Served, ids: list[int]) -> None:
+        served.output_ids += ids
+        served.log_probs += [self._log_prob(token) for token in ids]
+
+    async def _events(self, served: Served, chunks: list[Chunk]) -> AsyncIterator[bytes]:
+        asked = self._asks_ids(served)
+        head: Json = {
+            "id": f"chatcmpl-{len(self.served)}",
+            "object": "chat.completion.chunk",
+            "created": 1700000000,
+            "model": self.model,
+        }
+        first: Json = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        ids: Json = {"prompt_token_ids": served.prompt_ids} if asked else {}
+        gate = served.turn.gate or self.gate
+        await gate.passed()
+        yield _event(head | {"choices": [first]} | ids)
+        for chunk in chunks:
+            await gate.passed()
+            if self.abort.is_set():
+                choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "abort"}
+                yield _event(head | {"choices": [choice]})
+                break
+            if chunk.finish is not None and served.turn.fault.no_finish:
+                break
+            self._emit(served, chunk.ids)
+            choice = {"index": 0, "delta": chunk.delta, "logprobs": self._log_probs(served, chunk.ids)}
+            choice["finish_reason"] = chunk.finish
+            if chunk.finish is not None:
+                choice["stop_reason"] = None
+            if asked:
+                choice["token_ids"] = chunk.ids
+            yield _event(head | {"choices": [choice]})
+        if (served.json.get("stream_options") or {}).get("include_usage"):
+            yield _event(head | {"choices": [], "usage": self._usage(served)})
+        if not served.turn.fault.no_done and not served.turn.fault.no_finish:
+            yield b"data: [DONE]\n\n"
+
+    async def _whole(self, served: Served, chunks: list[Chunk]) -> AsyncIterator[bytes]:
+        finish: str | None = None
+        gate = served.turn.gate or self.gate
+        for chunk in chunks:
+            await gate.passed()
+            if self.abort.is_set():
+                finish = "abort"
+                break
+            self._emit(served, chunk.ids)
+            finish = chunk.finish or finish
+        if served.turn.fault.no_finish:
+            finish = None
+        asked = self._asks_ids(served)
+        choice = {
+            "index": 0,
+            "message": self._message(served.turn, chunks),
+            "logprobs": self._log_probs(served, served.output_ids),
+            "finish_reason": finish,
+            "stop_reason": None,
+            "token_ids": served.output_ids if asked else None,
+        }
+        body = {
+            "id": f"chatcmpl-{len(self.served)}",
+            "object": "chat.completion",
+            "created": 1700000000,
+            "model": self.model,
+            "choices": [choice],
+            "usage": self._usage(served),
+            "prompt_logprobs": None,
+            "prompt_token_ids": served.prompt_ids if asked else None,
+            "kv_transfer_params": None,
+        }
+        yield _dumps(body)
+
+    def _message(self, turn: Turn, chunks: list[Chunk]) -> Json:
+        message: Json = {
+            "role": "assistant",
+            "content": "".join(c.delta.get("content", "") for c in chunks) or None,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": "".join(c.delta.get("reasoning", "") for c in chunks) or None,
+        }
+        if turn.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": f"chatcmpl-tool-{len(self.served)}{n}",
+                    "type": "function",
+                    "function": {"name": name, "arguments": arguments},
+                }
+                for n, (name, arguments) in enumerate(turn.tool_calls)
+            ]
+        return message
+
+    def _usage(self, served: Served) -> Json:
+        prompt, output = len(served.prompt_ids), len(served.output_ids)
+        return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
+
+
+def _cut(chunks: list[Chunk], limit: int) -> list[Chunk]:
+    kept: list[Chunk] = []
+    for chunk in chunks:
+        if len(chunk.ids) >= limit and (chunk.finish is None or len(chunk.ids) > limit):
+            kept.append(Chunk(chunk.delta if len(chunk.ids) == limit else {}, chunk.ids[:limit], "length"))
+            return kept
+        kept.append(chunk)
+        limit -= len(chunk.ids)
+    return kept
+
+
+def _dumps(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _event(value: object) -> bytes:
+    return b"data: " + _dumps(value) + b"\n\n"
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=_dumps(value), status=status, headers=headers, content_type="application/json")
+
+
+def _reset(request: web.Request) -> None:
+    """Close with a TCP reset, not a FIN."""
+    transport = request.transport
+    assert transport is not None
+    sock = transport.get_extra_info("socket")
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
