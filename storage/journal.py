@@ -1,0 +1,357 @@
+"""The journal: append only, one writer per folder, the source of everything else.
+
+``JournalWriter`` owns ``DATA/journal/w<NN>/``: one system call per append, 64 MB segments, a flush thread, an
+exclusive lock. What a call promised to its client is here before the client sees it. A tail that is not a whole
+frame (a crash) is left as evidence and the next segment begun; readers step over it. Knows nothing of the decoder,
+which reads the same files from another process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Self, TypeAlias
+
+import msgspec
+
+from forge import __version__
+from forge.storage.errors import Unavailable
+from forge.storage.frames import AnyFrame, Boot, Close, Cut, Open, decode, encode
+from forge.storage.journal_flush import Flusher, JournalFull
+from forge.storage.journal_reader import Damage, Entry, JournalReader
+from forge.storage.journal_segment import (
+    FORMAT,
+    FRAME_BYTES_MAX,
+    HEADER_BYTES,
+    SEGMENT_BYTES,
+    START,
+    Position,
+    SegmentHead,
+    frame_header,
+    head_of,
+    journal_dir,
+    payloads,
+    segment_path,
+    segments,
+    writers,
+)
+
+__all__ = [
+    "START",
+    "Damage",
+    "Entry",
+    "JournalFull",
+    "JournalReader",
+    "JournalWriter",
+    "Position",
+    "journal_dir",
+    "segment_path",
+    "segments",
+    "writers",
+]
+
+Blob: TypeAlias = bytes | bytearray | memoryview
+Durability = Literal["process", "disk"]
+_IOV_MAX = 1024
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+class JournalWriter:
+    """Appends frames. Not thread safe: one event loop owns it; only flushing happens elsewhere."""
+
+    boot: int
+    """Start number over this data directory, from 1."""
+    interrupted: list[str]
+    """Calls found dead at the start; their ``close`` frames are written."""
+    bytes_since_cut: int
+
+    def __init__(
+        self, directory: Path, writer: int, *, boot: int, run_id: str, durability: Durability, lock: int
+    ) -> None:
+        self.directory = directory
+        self.writer = writer
+        self.boot = boot
+        self.run_id = run_id
+        self.durability = durability
+        self.interrupted = []
+        self.bytes_since_cut = 0
+        self._lock = lock
+        self._fd = -1
+        self._segment = 0
+        self._size = 0
+        self._ragged = False
+        self._opens: dict[str, None] = {}
+        self._flusher = Flusher(f"journal-flush-w{writer:02d}")
+
+    @classmethod
+    def open(
+        cls,
+        data: Path,
+        writer: int,
+        *,
+        run_id: str,
+        durability: Durability = "process",
+        wall_us: Callable[[], int] = _wall_us,
+    ) -> Self:
+        """Takes the folder, closes the calls that the last writer left open, and writes the ``boot`` frame."""
+        directory = journal_dir(data, writer)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = lock_file(directory / "lock", f"data directory {data} is in use")
+        try:
+            boot = _next_boot(data)
+            journal = cls(directory, writer, boot=boot, run_id=run_id, durability=durability, lock=lock)
+        except BaseException:
+            os.close(lock)
+            raise
+        try:
+            journal._resume()
+            dead = list(journal._opens)
+            frames: list[AnyFrame] = [Close(call_id=c, status="interrupted") for c in dead]
+            frames.append(Boot(boot=boot, run_id=run_id, wall_us=wall_us(), forge_version=__version__))
+            journal.append_many([(frame, ()) for frame in frames])
+            journal.interrupted = dead
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    @property
+    def end(self) -> Position:
+        """Where the next frame will begin."""
+        return Position(self._segment, self._size)
+
+    @property
+    def flush_lag_s(self) -> float:
+        """Age of the oldest frame that is not on disk yet."""
+        return self._flusher.lag_s
+
+    def append(self, frame: AnyFrame, *blobs: Blob) -> Position:
+        """Writes one frame by one system call; gives the position after it. After ``kill -9`` it is still there.
+
+        Raises ``JournalFull``; the file then ends with its last whole frame, and the next append tries again.
+        """
+        return self.append_many([(frame, blobs)])
+
+    def append_many(self, items: Sequence[tuple[AnyFrame, Sequence[Blob]]]) -> Position:
+        """The same for several frames in order. ``JournalFull.written`` says how many of them are in the file."""
+        self._mend()
+        if self._size >= SEGMENT_BYTES:
+            self._rotate()
+        buffers: list[Blob] = []
+        ends: list[int] = []
+        size = self._size
+        for frame, blobs in items:
+            pieces = [encode(frame), *(b for b in blobs if len(b))]
+            length = sum(map(len, pieces))
+            if length > FRAME_BYTES_MAX:
+                raise ValueError(f"a frame of {length} bytes is longer than {FRAME_BYTES_MAX}")
+            buffers += [frame_header(pieces, length, self._segment), *pieces]
+            size += HEADER_BYTES + length
+            ends.append(size)
+        whole = self._write(buffers, ends)
+        for frame, _ in items[:whole]:
+            self._note(frame)
+        if whole < len(items):
+            raise JournalFull(f"journal {self.directory} cannot be written: {self._why}", written=whole)
+        return self.end
+
+    async def durable(self, position: Position) -> None:
+        """With durability ``disk``: returns once everything before ``position`` is on disk. Else at once."""
+        if self.durability == "disk":
+            await self._flusher.wait(position)
+
+    def close(self) -> None:
+        """Flushes, and gives the folder free. Open calls stay open: the next start closes them."""
+        self._flusher.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+        os.close(self._lock)
+
+    def _note(self, frame: AnyFrame) -> None:
+        if isinstance(frame, Open):
+            self._opens[frame.call_id] = None
+        elif isinstance(frame, Close):
+            self._opens.pop(frame.call_id, None)
+        elif isinstance(frame, Cut):
+            self.bytes_since_cut = 0
+
+    def _write(self, buffers: list[Blob], ends: list[int]) -> int:
+        """Writes all, whatever part the kernel takes at once; gives how many frames are whole in the file."""
+        offset = self._size
+        before = self._size
+        try:
+            while buffers:
+                done = os.pwritev(self._fd, buffers[:_IOV_MAX], offset)
+                offset += done
+                buffers = _after(buffers, done)
+        except OSError as error:
+            self._why = error.strerror or str(error)
+        whole = sum(end <= offset for end in ends)
+        self._size = ends[whole - 1] if whole else before
+        self.bytes_since_cut += self._size - before
+        self._ragged = offset != self._size or whole < len(ends)
+        if whole:
+            self._flusher.wrote(self._fd, self.end)
+        if self._ragged:
+            self._cut_ragged()
+        return whole
+
+    def _cut_ragged(self) -> None:
+        try:
+            os.ftruncate(self._fd, self._size)
+            self._ragged = False
+        except OSError as error:
+            self._why = error.strerror or str(error)
+
+    def _mend(self) -> None:
+        """A tail that could not be cut off after a failed write is cut off before anything is written behind it."""
+        if self._ragged:
+            self._cut_ragged()
+        if self._ragged:
+            raise JournalFull(f"journal {self.directory} cannot be written: {self._why}")
+
+    def _rotate(self) -> None:
+        """Begins the next segment; the old one is flushed and closed by the flush thread."""
+        segment = self._segment + 1
+        path = segment_path(self.directory, segment)
+        head = SegmentHead(
+            format=FORMAT,
+            segment=segment,
+            writer=self.writer,
+            boot=self.boot,
+            run_id=self.run_id,
+            opens=list(self._opens),
+        ).payload()
+        record = frame_header([head], len(head), segment) + head
+        fd = -1
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            if os.pwrite(fd, record, 0) != len(record):
+                raise OSError("short write")
+            fsync_dir(self.directory)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+                path.unlink(missing_ok=True)
+            raise JournalFull(f"journal segment {path} cannot be made: {error.strerror or error}") from error
+        if self._fd >= 0:
+            self._flusher.retire(self._fd)
+        self._fd, self._segment, self._size = fd, segment, len(record)
+
+    def _resume(self) -> None:
+        """Finds the calls left open, and goes on in the last segment if its end is clean, else in a new one."""
+        there = segments(self.directory)
+        found = list(_scan(self.directory, there))
+        for segment in reversed(found):
+            self._opens |= dict.fromkeys(segment.opens)
+        closed = {call for segment in found for call in segment.closed}
+        self._opens = {call: None for call in self._opens if call not in closed}
+        self._segment = there[-1] if there else 0
+        if not found or not found[0].clean or found[0].size >= SEGMENT_BYTES:
+            self._rotate()
+            return
+        path = segment_path(self.directory, self._segment)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        self._size = found[0].size
+
+
+class _Scan(msgspec.Struct):
+    """What one segment says of open and closed calls."""
+
+    opens: list[str]
+    closed: set[str]
+    size: int
+    clean: bool
+    """It ends with a whole frame."""
+
+
+def _scan(directory: Path, numbers: Sequence[int]) -> Iterable[_Scan]:
+    """Segments from the newest back to the first one whose head can be read (it names the calls open before it)."""
+    for number in reversed(numbers):
+        path = segment_path(directory, number)
+        data = path.read_bytes()
+        scan = _Scan(opens=[], closed=set(), size=len(data), clean=bool(data))
+        headed = False
+        for offset, payload in payloads(data, number):
+            scan.clean = payload is not None
+            head = head_of(payload, path) if payload is not None and offset == 0 else None
+            if head is not None:
+                headed = True
+                scan.opens += head.opens
+            elif payload is not None:
+                _scan_frame(scan, payload)
+        yield scan
+        if headed:
+            return
+
+
+def _scan_frame(scan: _Scan, payload: memoryview) -> None:
+    try:
+        frame, _ = decode(payload)
+    except (msgspec.DecodeError, ValueError):
+        return
+    if isinstance(frame, Open):
+        scan.opens.append(frame.call_id)
+    elif isinstance(frame, Close):
+        scan.closed.add(frame.call_id)
+
+
+def _after(buffers: list[Blob], done: int) -> list[Blob]:
+    """The buffers less their first ``done`` bytes."""
+    index = 0
+    while index < len(buffers) and done >= len(buffers[index]):
+        done -= len(buffers[index])
+        index += 1
+    rest = buffers[index:]
+    if done:
+        rest[0] = memoryview(rest[0])[done:]
+    return rest
+
+
+def lock_file(path: Path, message: str) -> int:
+    """Takes an exclusive lock for the life of the process and leaves our pid in the file for the next one to name."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise Unavailable(f"{message} by pid {holder}", "stop that process, or use another --data directory") from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def fsync_dir(directory: Path) -> None:
+    """A new or renamed file's name is on disk only after this."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _next_boot(data: Path) -> int:
+    """Counts the starts over a data directory, over all writers."""
+    fd = os.open(data / "journal" / "boot", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        text = os.pread(fd, 32, 0).decode(errors="replace").strip()
+        boot = (int(text) if text.isdigit() else _last_boot(data)) + 1
+        os.pwrite(fd, f"{boot:016d}\n".encode(), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return boot
+
+
+def _last_boot(data: Path) -> int:
+    """The highest boot number that names a part: parts of a lost journal must never be written over."""
+    names = [p.name.split("-") for p in data.glob("calls/*/part-*.parquet")]
+    return max((int(n[2]) for n in names if len(n) == 5 and n[2].isdigit()), default=0)
