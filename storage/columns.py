@@ -159,7 +159,7 @@ SAMPLES: Final[tuple[Column, ...]] = (
     _key("turn_call_ids", "its call_id", TEXTS),
     Column("policy_version_min", pa.int64(), "lowest version among masked tokens"),
     Column("policy_version_max", pa.int64(), "highest version among masked tokens"),
-    _key("token_versions", "runs over masked tokens: version, count, version, count, ...", INTS),
+    _key("token_versions", "runs over masked tokens: version (-1: unknown), count, version, count, ...", INTS),
     Column("temperature", pa.float64(), "sampling temperature; null when turns differ"),
     Column("logprobs_mode", TEXT, "raw or processed"),
     Column("media", TEXT, "JSON array: sha256 of the media in the sequence"),
@@ -172,7 +172,7 @@ SAMPLES: Final[tuple[Column, ...]] = (
     _key("kinds", "kinds of the calls in it", TEXTS),
     _key("join_cause", "why this row does not continue another"),
     _key("trainable", "may it reach a gradient", pa.bool_()),
-    Column("untrainable_reason", TEXT, "why not"),
+    Column("untrainable_reason", TEXT, "why not; of a trainable row, why some of its turns have mask 0"),
     Column("messages", TEXT, "JSON array: the last turn's messages and response"),
     Column("tools", TEXT, "JSON array"),
 )

@@ -124,6 +124,8 @@ class Untrainable(StrEnum):
     EVAL = "eval"
     DISCARDED_RETRY = "discarded_retry"
     NO_TOKENS = "no_tokens"
+    TOO_LONG = "too_long"
+    """Beyond the longest row that the recipe allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,224 @@
+"""What a session's calls say to each other as text: which earlier reply a later prompt contains.
+
+Token ids decide a join; this module only explains one that failed, and tells which of two replies to the same
+prompt was used. It compares messages in a normal form: harnesses rewrite tool call ids, re-serialise arguments,
+move thinking between fields and trim ends. Every message is normalised once, however many prompts repeat it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from forge.storage.records import CallKind, JoinCause
+
+THINK: Final = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+REASONING_FIELDS: Final = ("reasoning", "reasoning_content", "thinking")
+SUMMARY_MIN_CHARS: Final = 16
+"""A compaction's text shorter than this proves nothing when it is found in a later prompt."""
+GAP_FILLERS: Final = 2
+"""Messages a harness may put in the place of those it drops (a summary and an acknowledgement)."""
+
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Key(NamedTuple):
+    """A message's identity."""
+
+    whole: bytes
+    spoken: bytes
+    """Without its thinking."""
+    assistant: bool
+    thinks: bool
+    text: str
+
+
+@dataclass(slots=True)
+class Said:
+    """What one call's prompt and reply say."""
+
+    keys: list[Key]
+    whole: list[bytes]
+    """Running hash after each message of the prompt."""
+    spoken: list[bytes]
+    reply: Key | None
+    tools: str | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The earlier replies that a prompt contains in its place; several when they said the same."""
+
+    calls: tuple[int, ...] = ()
+    thinking_kept: bool = True
+
+
+class History:
+    """The replies of a session so far, found by the text that leads to them and what they say."""
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, Key] = {}
+        self._whole: dict[bytes, list[int]] = {}
+        self._spoken: dict[bytes, list[int]] = {}
+        self._said: list[Said] = []
+        self._summaries: list[int] = []
+
+    def read(self, messages: str, response: str | None, tools: str | None, kind: str) -> Said:
+        keys = [self._key(bytes(raw)) for raw in _messages(messages)]
+        reply = self._key(response.encode()) if response else None
+        return Said(keys, _running([k.whole for k in keys]), _running([k.spoken for k in keys]), reply, tools, kind)
+
+    def add(self, said: Said) -> None:
+        """The next call of the session; its place in order is its number."""
+        index = len(self._said)
+        self._said.append(said)
+        if said.reply is None:
+            return
+        self._whole.setdefault(_step(_last(said.whole), said.reply.whole), []).append(index)
+        self._spoken.setdefault(_step(_last(said.spoken), said.reply.spoken), []).append(index)
+        if said.kind == CallKind.COMPACTION and len(said.reply.text) >= SUMMARY_MIN_CHARS:
+            self._summaries.append(index)
+
+    def continued(self, said: Said) -> Continued:
+        """The longest earlier prompt + reply that ``said`` repeats message for message."""
+        for length in range(len(said.keys) - 1, -1, -1):
+            if not said.keys[length].assistant:
+                continue
+            if calls := self._whole.get(said.whole[length]):
+                return Continued(tuple(calls))
+            if calls := self._spoken.get(said.spoken[length]):
+                return Continued(tuple(calls), thinking_kept=False)
+        return Continued()
+
+    def thinks(self, call: int) -> bool:
+        reply = self._said[call].reply
+        return reply is not None and reply.thinks
+
+    def cause(self, said: Said, found: Continued, nearest: int | None, broken: int | None) -> JoinCause:
+        """Why a prompt is no exact continuation.
+
+        ``nearest`` shares the longest run of ids with it, ``broken`` is the call inside whose output the ids part.
+        """
+        if found.calls:
+            if all(self._said[call].tools != said.tools for call in found.calls):
+                return JoinCause.EDITED
+            if not found.thinking_kept or (broken is not None and self.thinks(broken)):
+                return JoinCause.THINKING_STRIPPED
+            return JoinCause.RETOKENIZED
+        before = self._said[nearest] if nearest is not None else None
+        if self._has_new_summary(said, before):
+            return JoinCause.COMPACTED
+        if before is None or not any(key.assistant for key in said.keys):
+            return JoinCause.ROOT
+        return JoinCause.COMPACTED if _has_gap(before, said) else JoinCause.EDITED
+
+    def _has_new_summary(self, said: Said, before: Said | None) -> bool:
+        for call in self._summaries:
+            reply = self._said[call].reply
+            assert reply is not None
+            if _contains(said, reply.text) and not (before is not None and _contains(before, reply.text)):
+                return True
+        return False
+
+    def _key(self, raw: bytes) -> Key:
+        digest = hashlib.blake2b(raw, digest_size=16).digest()
+        key = self._keys.get(digest)
+        if key is None:
+            key = self._keys[digest] = _normalise(raw)
+        return key
+
+
+def _messages(text: str) -> list[msgspec.Raw]:
+    try:
+        return _raw_list.decode(text.encode())
+    except msgspec.DecodeError:
+        return []
+
+
+def _normalise(raw: bytes) -> Key:
+    message = msgspec.json.decode(raw)
+    if not isinstance(message, dict):
+        message = {"content": message}
+    role = message.get("role")
+    text = _text(message.get("content"))
+    thoughts: list[str] = []
+    if role == "assistant":
+        thoughts = [_text(message[name]) for name in REASONING_FIELDS if message.get(name)]
+        thoughts += [t.strip() for t in THINK.findall(text) if t.strip()]
+        text = THINK.sub("", text).strip()
+    spoken = [role, text, [_tool_call(c) for c in message.get("tool_calls") or ()]]
+    return Key(_hash([*spoken, thoughts]), _hash(spoken), role == "assistant", bool(thoughts), text)
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content.strip()
+    if isinstance(content, list):
+        parts = [p["text"] if isinstance(p, dict) and isinstance(p.get("text"), str) else _plain(p) for p in content]
+        return "\n".join(parts).strip()
+    return _plain(content)
+
+
+def _tool_call(call: Any) -> list[str]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return [_plain(call)]
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments)
+        except msgspec.DecodeError:
+            return [_plain(function.get("name")), arguments]
+    return [_plain(function.get("name")), _plain(arguments or {})]
+
+
+def _plain(value: Any) -> str:
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def _hash(value: Any) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode(value), digest_size=16).digest()
+
+
+def _step(running: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(running + key, digest_size=16).digest()
+
+
+def _running(keys: list[bytes]) -> list[bytes]:
+    hashes: list[bytes] = []
+    for key in keys:
+        hashes.append(_step(_last(hashes), key))
+    return hashes
+
+
+def _last(hashes: list[bytes]) -> bytes:
+    return hashes[-1] if hashes else b""
+
+
+def _contains(said: Said, text: str) -> bool:
+    return any(text in key.text for key in said.keys)
+
+
+def _has_gap(before: Said, said: Said) -> bool:
+    """Was the middle of the history dropped: its start and its end are there, and less stands between them?"""
+    past = [key.spoken for key in before.keys] + ([before.reply.spoken] if before.reply else [])
+    now = [key.spoken for key in said.keys]
+    start = 0
+    while start < min(len(past), len(now)) and past[start] == now[start]:
+        start += 1
+    for at in range(len(now) - 1, start - 1, -1):
+        if now[at] != past[-1]:
+            continue
+        kept = 0
+        while kept < at + 1 - start and kept < len(past) - start and now[at - kept] == past[-1 - kept]:
+            kept += 1
+        fillers, dropped = at + 1 - start - kept, len(past) - start - kept
+        return fillers <= GAP_FILLERS and dropped > fillers
+    return False

@@ -1,0 +1,175 @@
+"""A session's calls as a tree: whose continuation each one is, exactly, or why it is none.
+
+A join is ``exact`` iff an earlier call's prompt + output ids are a prefix of the prompt, its media are the prompt's
+first media and the same model served both. Only ids decide; text (``history.py``) names the cause where they part.
+Pure, and linear in the tokens read. ``Placer`` works call by call, so the decoder can use it while a session runs:
+a reply that a prompt contains was delivered before that prompt was sent, so its parent is always known by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from forge.storage.history import Continued, History
+from forge.storage.prefixes import Edge, Match, PrefixTree
+from forge.storage.records import Call, JoinCause
+
+EXACT: Final = "exact"
+NONE: Final = "none"
+
+
+class Placement(NamedTuple):
+    """Where a call stands among the earlier calls of its session."""
+
+    parent_call_id: str | None
+    """The longest exact history; else the call that shares the longest run of ids; else the one that shares text."""
+    parent_choice: int | None
+    prefix_len: int
+    """Ids in common with the parent's prompt + output."""
+    join: str
+    """``exact`` or ``none``."""
+    join_cause: str | None
+    """Why it is not exact; None if it is, and where there are no prompt ids to tell by."""
+
+
+@dataclass(slots=True)
+class _Known:
+    call_id: str
+    choice: int
+    prompt_len: int
+    total_len: int
+    model: str | None
+    media: list[str]
+    end: Edge
+    exact_parent: int | None
+
+
+class Placer:
+    """The index of one session's calls."""
+
+    def __init__(self) -> None:
+        self.used: set[int] = set()
+        """Numbers (in order of ``add``) of the calls whose reply stands in a later prompt."""
+        self._tree = PrefixTree()
+        self._history = History()
+        self._known: list[_Known] = []
+
+    def add(self, call: Call) -> Placement:
+        """Places ``call`` among the calls added before it, and adds it."""
+        index = len(self._known)
+        media = msgspec.json.decode(call.media, type=list[str]) if call.media else []
+        said = self._history.read(call.messages, call.response, call.tools, call.kind)
+        match = self._tree.match(call.prompt_ids)
+        exact = self._exact(match, call.model_served, media)
+        if exact is not None:
+            self.used.add(exact)
+            placement = self._placement(exact, self._known[exact].total_len, EXACT, None)
+        else:
+            found = self._history.continued(said)
+            self.used.update(found.calls)
+            parent = self._nearest(match, found)
+            cause: JoinCause | None = None
+            if len(call.prompt_ids):
+                cause = self._history.cause(said, found, parent, self._broken(parent, match.length))
+            placement = self._placement(parent, match.length, NONE, cause)
+        # Output ids whose context is unknown are no sequence; and a call that sampled nothing is never continued:
+        # a retry after a failure repeats its prompt, no more.
+        ids = np.concatenate((call.prompt_ids, call.output_ids)) if len(call.prompt_ids) else call.prompt_ids
+        end = self._tree.insert(ids, index, findable=len(ids) > len(call.prompt_ids))
+        self._known.append(
+            _Known(call.call_id, call.choice, len(call.prompt_ids), len(ids), call.model_served, media, end, exact)
+        )
+        self._history.add(said)
+        return placement
+
+    def _placement(self, parent: int | None, prefix: int, join: str, cause: JoinCause | None) -> Placement:
+        if parent is None:
+            return Placement(None, None, 0, join, cause)
+        known = self._known[parent]
+        return Placement(known.call_id, known.choice, prefix, join, cause)
+
+    def _exact(self, match: Match, model: str | None, media: list[str]) -> int | None:
+        """The longest whole history. Equal placeholders hide unequal images, so media are compared by hash."""
+        for index in reversed(match.ends):
+            known = self._known[index]
+            if known.model == model and media[: len(known.media)] == known.media:
+                return index
+        return None
+
+    def _nearest(self, match: Match, found: Continued) -> int | None:
+        """The call that shares most ids; of several, one whose reply the prompt contains as text, else the latest."""
+        for index in reversed(found.calls):
+            if match.length == 0 or self._known[index].end.runs_through(match.edge):
+                return index
+        return match.edge.owner if match.length else None
+
+    def _broken(self, parent: int | None, length: int) -> int | None:
+        """The call in whose output the ids part, up from the nearest one."""
+        here = parent
+        while here is not None:
+            known = self._known[here]
+            if known.prompt_len <= length < known.total_len:
+                return here
+            here = known.exact_parent
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    call: Call
+    placement: Placement
+    parent: int | None
+    """Number of the node it continues exactly."""
+    used: bool
+    """Its reply stands in a later prompt, as ids or as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    nodes: list[Node]
+    """In order of ``seq`` and choice."""
+
+    def path(self, leaf: int) -> list[int]:
+        """The exact history of a node, from its root to itself."""
+        path: list[int] = []
+        here: int | None = leaf
+        while here is not None:
+            path.append(here)
+            here = self.nodes[here].parent
+        return path[::-1]
+
+    def branches(self, ends: Iterable[int] | None = None) -> list[list[int]]:
+        """Every root-to-leaf path, ordered by leaf; with ``ends``, of the tree of these nodes and their histories."""
+        leaves = set(range(len(self.nodes)) if ends is None else ends)
+        inner: set[int] = set()
+        for end in leaves:
+            here = self.nodes[end].parent
+            while here is not None and here not in inner:
+                inner.add(here)
+                here = self.nodes[here].parent
+        return [self.path(leaf) for leaf in sorted(leaves - inner)]
+
+
+def build(calls: Iterable[Call]) -> Trajectory:
+    """The tree of one session's calls, in whatever order they come."""
+    ordered = sorted(calls, key=lambda call: (call.seq, call.call_id, call.choice))
+    placer = Placer()
+    placements = [placer.add(call) for call in ordered]
+    number = {(call.call_id, call.choice): index for index, call in enumerate(ordered)}
+    nodes = [
+        Node(
+            call,
+            place,
+            number[place.parent_call_id, place.parent_choice or 0]
+            if place.join == EXACT and place.parent_call_id is not None
+            else None,
+            index in placer.used,
+        )
+        for index, (call, place) in enumerate(zip(ordered, placements, strict=True))
+    ]
+    return Trajectory(nodes)
