@@ -19,7 +19,7 @@ from typing import Self
 
 from aiohttp import web
 
-from tests.script import EOS, Chunk, Fault, Gate, Json, Served, Turn, WordTokenizer, markup
+from tests.script import EOS, Chunk, Fault, Gate, Json, Served, Turn, WordTokenizer, cut, markup
 
 __all__ = ["Fault", "Gate", "ScriptedEngine", "Served", "Turn", "WordTokenizer"]
 
@@ -233,21 +233,19 @@ class ScriptedEngine:
             chunks.append(Chunk({}, encode("</think>")))
         chunks += [Chunk({"content": p}, encode(p)) for p in self.tokenizer.pieces(turn.text)]
         for n, (name, arguments) in enumerate(turn.tool_calls):
-            head = {"id": f"chatcmpl-tool-{len(self.served)}{n}", "type": "function", "index": n}
             opening = f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": '
-            chunks.append(
-                Chunk({"tool_calls": [head | {"function": {"name": name, "arguments": ""}}]}, encode(opening))
-            )
-            chunks += [
-                Chunk({"tool_calls": [{"index": n, "function": {"arguments": p}}]}, encode(p))
-                for p in self.tokenizer.pieces(arguments)
-            ]
+            head = {"id": self._tool_id(n), "type": "function", "index": n, "function": {"name": name}}
+            chunks += [Chunk({}, [token]) for token in encode(opening)]
+            chunks.append(Chunk({"content": None, "tool_calls": [head]}, []))
+            for piece in self.tokenizer.pieces(arguments):
+                part = {"index": n, "function": {"arguments": piece}}
+                chunks.append(Chunk({"content": None, "tool_calls": [part]}, encode(piece)))
             chunks.append(Chunk({}, encode("}\n</tool_call>")))
         finish = turn.finish or ("tool_calls" if turn.tool_calls else "stop")
         chunks.append(Chunk({}, [self.tokenizer.id(EOS)], finish))
         limit = served.json.get("max_completion_tokens") or served.json.get("max_tokens")
         room = self.max_model_len - len(served.prompt_ids)
-        return _cut(chunks, min(room, limit) if limit else room)
+        return cut(chunks, min(room, limit) if limit else room)
 
     def _log_prob(self, token: int) -> float:
         return -(token % 97 + 1) / 128
@@ -280,6 +278,7 @@ class ScriptedEngine:
         served.log_probs += [self._log_prob(token) for token in ids]
 
     async def _events(self, served: Served, chunks: list[Chunk]) -> AsyncIterator[bytes]:
+        """vLLM 0.32's stream. Asked for ids or log probs it also sends chunks with an empty delta."""
         asked = self._asks_ids(served)
         head: Json = {
             "id": f"chatcmpl-{len(self.served)}",
@@ -287,34 +286,26 @@ class ScriptedEngine:
             "created": 1700000000,
             "model": self.model,
         }
-        first: Json = {
-            "index": 0,
-            "delta": {"role": "assistant", "content": ""},
-            "logprobs": None,
-            "finish_reason": None,
-        }
-        ids: Json = {"prompt_token_ids": served.prompt_ids} if asked else {}
+        role = _choice({"role": "assistant", "content": ""})
         gate = served.turn.gate or self.gate
         await gate.passed()
-        yield _event(head | {"choices": [first]} | ids)
+        prompt = served.prompt_ids if asked else None
+        yield _event(head | {"choices": [role], "prompt_token_ids": prompt, "prompt_text": None})
         for chunk in chunks:
             await gate.passed()
             if self.abort.is_set():
-                choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "abort"}
-                yield _event(head | {"choices": [choice]})
+                yield _event(head | {"choices": [_choice({}, finish="abort")]})
                 break
             if chunk.finish is not None and served.turn.fault.no_finish:
                 break
             self._emit(served, chunk.ids)
-            choice = {"index": 0, "delta": chunk.delta, "logprobs": self._log_probs(served, chunk.ids)}
-            choice["finish_reason"] = chunk.finish
-            if chunk.finish is not None:
-                choice["stop_reason"] = None
-            if asked:
-                choice["token_ids"] = chunk.ids
-            yield _event(head | {"choices": [choice]})
+            log_probs = self._log_probs(served, chunk.ids)
+            if chunk.delta or chunk.finish or asked or log_probs:
+                choice = _choice(chunk.delta, log_probs, chunk.finish) | {"token_ids": chunk.ids if asked else None}
+                yield _event(head | {"choices": [choice]})
         if (served.json.get("stream_options") or {}).get("include_usage"):
-            yield _event(head | {"choices": [], "usage": self._usage(served)})
+            usage = {"choices": [], "usage": self._usage(served), "system_fingerprint": "scripted"}
+            yield _event(head | usage)
         if not served.turn.fault.no_done and not served.turn.fault.no_finish:
             yield b"data: [DONE]\n\n"
 
@@ -338,6 +329,7 @@ class ScriptedEngine:
             "finish_reason": finish,
             "stop_reason": None,
             "token_ids": served.output_ids if asked else None,
+            "routed_experts": None,
         }
         body = {
             "id": f"chatcmpl-{len(self.served)}",
@@ -348,45 +340,39 @@ class ScriptedEngine:
             "usage": self._usage(served),
             "prompt_logprobs": None,
             "prompt_token_ids": served.prompt_ids if asked else None,
+            "prompt_text": None,
             "kv_transfer_params": None,
         }
         yield _dumps(body)
 
     def _message(self, turn: Turn, chunks: list[Chunk]) -> Json:
+        tools = [
+            {"id": self._tool_id(n), "type": "function", "function": {"name": name, "arguments": arguments}}
+            for n, (name, arguments) in enumerate(turn.tool_calls)
+        ]
         message: Json = {
             "role": "assistant",
-            "content": "".join(c.delta.get("content", "") for c in chunks) or None,
+            "content": "".join(c.delta.get("content") or "" for c in chunks) or (None if tools else ""),
             "refusal": None,
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "reasoning": "".join(c.delta.get("reasoning", "") for c in chunks) or None,
         }
-        if turn.tool_calls:
-            message["tool_calls"] = [
-                {
-                    "id": f"chatcmpl-tool-{len(self.served)}{n}",
-                    "type": "function",
-                    "function": {"name": name, "arguments": arguments},
-                }
-                for n, (name, arguments) in enumerate(turn.tool_calls)
-            ]
-        return message
+        if tools:
+            message["tool_calls"] = tools
+        return message | {"reasoning": "".join(c.delta.get("reasoning", "") for c in chunks) or None}
+
+    def _tool_id(self, number: int) -> str:
+        return f"chatcmpl-tool-{len(self.served)}{number}"
 
     def _usage(self, served: Served) -> Json:
         prompt, output = len(served.prompt_ids), len(served.output_ids)
         return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
 
 
-def _cut(chunks: list[Chunk], limit: int) -> list[Chunk]:
-    kept: list[Chunk] = []
-    for chunk in chunks:
-        if len(chunk.ids) >= limit and (chunk.finish is None or len(chunk.ids) > limit):
-            kept.append(Chunk(chunk.delta if len(chunk.ids) == limit else {}, chunk.ids[:limit], "length"))
-            return kept
-        kept.append(chunk)
-        limit -= len(chunk.ids)
-    return kept
+def _choice(delta: Json, log_probs: Json | None = None, finish: str | None = None) -> Json:
+    choice = {"index": 0, "delta": delta, "logprobs": log_probs, "finish_reason": finish}
+    return choice | {"stop_reason": None} if finish else choice
 
 
 def _dumps(value: object) -> bytes:

@@ -155,3 +155,15 @@ def markup(message: Json) -> str:
         head = f'{{"name": {json.dumps(function["name"])}, "arguments": '
         text += f"<tool_call>\n{head}{function['arguments']}}}\n</tool_call>"
     return str(text)
+
+
+def cut(chunks: list[Chunk], limit: int) -> list[Chunk]:
+    """The chunks that fit into ``limit`` tokens; the last one then ends by length."""
+    kept: list[Chunk] = []
+    for chunk in chunks:
+        if len(chunk.ids) >= limit and (chunk.finish is None or len(chunk.ids) > limit):
+            kept.append(Chunk(chunk.delta if len(chunk.ids) == limit else {}, chunk.ids[:limit], "length"))
+            return kept
+        kept.append(chunk)
+        limit -= len(chunk.ids)
+    return kept
