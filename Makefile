@@ -42,7 +42,7 @@ test-vllm: setup  ## The end-to-end suite against vLLM on CPU, in an environment
 	$(BIN)/python tests/vllm_server.py -- $(BIN)/pytest -m vllm tests/e2e
 
 docs: setup  ## Write docs/dataset.md from the declared columns
-	$(BIN)/python -m forge.docs > docs/dataset.md
+	$(BIN)/python docs/dataset.py > docs/dataset.md
 
 lock: setup  ## Pin again: names, versions and hashes, no address
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -1,0 +1,41 @@
+"""Prints ``docs/dataset.md`` from the declared columns: ``python docs/dataset.py > docs/dataset.md``."""
+
+from __future__ import annotations
+
+from forge.storage.columns import SCHEMA_VERSION, TABLES
+
+HEAD = f"""# The dataset
+
+Written by the decoder only, as Parquet (zstd; ids and log probabilities byte-stream-split), one fixed schema in every
+file (version {SCHEMA_VERSION}, in the file's metadata). A part appears by rename, so any glob is right at any moment.
+
+```
+DATA/
+  journal/<writer>/<segment>              frames: the only source, all else is derived
+  calls/run_id=<run>/part-*.parquet       one row per call and choice
+  sessions/run_id=<run>/part-*.parquet    one row per session and revision; the highest revision holds
+  samples/set=<recipe>/run_id=<run>/...   one row per training sample
+  policy/<version>/, policy/CURRENT       published weights
+  catalog.db                              an index of runs, sessions and parts; it can be rebuilt
+```
+
+Prompts are stored as deltas: `prompt_prefix_len` ids of the parent's prompt + output, then `prompt_suffix_ids`; a whole
+prompt every 32 links. `forge.storage.dataset.Dataset` gives whole prompts back and checks `prompt_hash`.
+
+This page is made from `storage/columns.py` by `python docs/dataset.py`; a test fails when it is stale.
+"""
+
+
+def page() -> str:
+    lines = [HEAD]
+    for table, columns in TABLES.items():
+        lines += [f"## {table}", "", "| column | type | null | meaning |", "| --- | --- | --- | --- |"]
+        for c in columns:
+            kind = str(c.type).replace(" not null", "")
+            lines.append(f"| `{c.name}` | {kind} | {'yes' if c.nullable else 'no'} | {c.doc} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
