@@ -1,1 +1,11 @@
 """One file per wire format, pure: bytes in, bytes out, no I/O."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from forge.proxy.dialects.base import Dialect
+from forge.proxy.dialects.chat import Chat
+
+_ALL: Final[tuple[Dialect, ...]] = (Chat(),)
+DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in _ALL}

@@ -96,6 +96,11 @@ class Answer(Protocol):
     def finish_reason(self) -> str | None:
         """The engine's finish reason, once known."""
 
+    @property
+    def error(self) -> str | None:
+        """Why the answer is not complete, where that is known: the engine's own words inside its 200, or what is
+        wrong with its bytes."""
+
 
 class Dialect(Protocol):
     name: str

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec import Raw
+
 from forge.storage.records import Ids, LogProbs
 
 
@@ -31,11 +33,16 @@ class Cut:
 class Ask:
     """What we add to one request, and what must be cut from its answer."""
 
-    members: Mapping[str, bytes]
-    """JSON member name to raw JSON value; each is added only if the request lacks it."""
-    cuts: tuple[Cut, ...]
-    drop_usage_chunk: bool
+    members: Mapping[str, bytes] = field(default_factory=dict)
+    """JSON member name to raw JSON value: only those for which the harness did not ask itself. Each is appended, or
+    stands in place of a value that asks for nothing (null, false)."""
+    cuts: tuple[Cut, ...] = ()
+    drop_usage_chunk: bool = False
     """The stream's usage chunk is ours: the harness did not ask for it."""
+    usage_members: tuple[str, ...] = ()
+    """Members that ride on the usage chunk where there is one, and on each finishing chunk where there is none."""
+    drop_empty_chunks: bool = False
+    """A chunk with an empty delta exists only because we asked: the engine sends it for tokens that show no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,8 @@ class Tokens:
     version_spans: list[tuple[int, int, int]] | None = None
     """(version, start, end) over output_ids, where the engine gives them."""
     top_logprobs: str | None = None
+    error: str | None = None
+    """What the engine said went wrong inside its 200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,8 @@ class Step:
     path: str
     json: Mapping[str, Any] | None = None
     ok: tuple[int, ...] = (200,)
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    """Members that the answer of a 200 must have with these values, else the step has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +122,8 @@ class Engine(Protocol):
     trainable: bool
     """False for engines that never give ids (they need ``--record best-effort``)."""
 
-    def ask(self, request: Mapping[str, Any], *, stream: bool) -> Ask:
-        """``request`` holds the top-level members the harness sent (values may be raw)."""
+    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+        """``request`` holds the top-level members of the chat request, values as raw JSON."""
 
     def read_whole(self, body: bytes) -> list[Tokens]:
         """One entry per choice. Raises ``ValueError`` on a body that is not this engine's answer."""

@@ -1,0 +1,253 @@
+"""The chat completions wire format, as a byte lane: request and answer are edited, never parsed and written again.
+
+Owns what a chat client sees: the engine's own bytes less what only we asked for. It must not know which engine it
+speaks to (the engine's ``Ask`` says what to add and cut). The one non-obvious fact: the finishing chunk may have to
+be changed by what follows it (a member that we made ride on our usage chunk), so from it on everything is kept back
+here; it could not leave before the engine's end anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from forge.proxy import splice
+from forge.proxy.dialects.base import Answer, BadRequest, Hold, Outgoing, Overrides, Piece
+from forge.proxy.dialects.hints import chat_hints
+from forge.proxy.dialects.overlay import overlay, sampling
+from forge.proxy.engines.answers import as_stream, error_text
+from forge.proxy.engines.base import Ask, Cut, Engine
+from forge.proxy.sse import Event, EventTooLarge, Splitter
+
+DONE: Final = b"[DONE]"
+NOTHING: Final = (b"", b"null")
+BROKEN_OFF: Final = "the policy server's answer broke off before its end"
+
+
+class Chat:
+    name: str = "chat"
+    keepalive: bytes = b": keepalive\n\n"
+    content_type_stream: str = "text/event-stream; charset=utf-8"
+
+    def request(self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str) -> Outgoing:
+        try:
+            asked = splice.members(body)
+        except msgspec.DecodeError as failure:
+            raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
+        stream = bytes(asked.get("stream", b"")) == b"true"
+        return prepare(body, asked, engine=engine, overrides=overrides, stream=stream)
+
+    def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:
+        return StreamAnswer(outgoing) if outgoing.stream else WholeAnswer(outgoing)
+
+    def error(self, status: int, *, code: str, message: str, param: str | None = None) -> bytes:
+        return error_body(code=code, message=message, param=param)
+
+    def engine_error(self, status: int, body: bytes, outgoing: Outgoing) -> bytes:
+        return body
+
+    def stream_error(self, *, code: str, message: str) -> bytes:
+        return b"data: " + error_body(code=code, message=message) + b"\n\n"
+
+
+def error_body(*, code: str, message: str, param: str | None = None) -> bytes:
+    return msgspec.json.encode({"error": {"message": message, "type": code, "param": param, "code": code}})
+
+
+def prepare(
+    body: bytes, asked: Mapping[str, bytes | Raw], *, engine: Engine, overrides: Overrides, stream: bool
+) -> Outgoing:
+    """A chat request made ready for the engine: the session's edits, then what we ask for ourselves."""
+    over = overlay(asked, overrides)
+    sent: dict[str, bytes | Raw] = dict(asked)
+    for name, value in over.changes.items():
+        sent.pop(name, None)
+        if value is not None:
+            sent[name] = value
+    recorded = sampling(sent)
+    ask = engine.ask(sent, stream=stream)
+    added = {name: value for name, value in over.changes.items() if value is not None} | dict(ask.members)
+    if any(name in asked for name in [*over.changes, *ask.members]):
+        out = splice.rebuild({**sent, **ask.members})
+    else:
+        out = splice.append(body, added)
+    if "model" in over.changes and "model" in asked:
+        own = bytes(asked["model"])
+        ask = replace(ask, cuts=(*ask.cuts, Cut(b"model", own, own)))
+    model = msgspec.json.decode(asked["model"]) if "model" in asked else None
+    return Outgoing(
+        body=out,
+        edited=out is not body,
+        stream=stream,
+        ask=ask,
+        model_requested=model if isinstance(model, str) else None,
+        sampling_asked=sampling(asked),
+        sampling_sent=recorded,
+        edits=msgspec.json.encode(over.edits).decode() if over.edits else None,
+        hints=chat_hints(asked),
+        context=_choice_count(asked),
+    )
+
+
+def _choice_count(request: Mapping[str, bytes | Raw]) -> int:
+    count = bytes(request.get("n", b""))
+    return int(count) if count.isdigit() else 1
+
+
+class WholeAnswer:
+    """A body that is held entire."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._cutter = splice.Cutter(outgoing.ask.cuts, stream=False)
+        self._chunks: list[bytes] = []
+        self.complete = False
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+
+    def feed(self, chunk: bytes) -> Sequence[Piece]:
+        self._chunks.append(chunk)
+        return ()
+
+    def finish(self) -> Sequence[Piece]:
+        body = b"".join(self._chunks)
+        try:
+            body, found = self._cutter.cut(body)
+        except msgspec.DecodeError as failure:
+            self.error = f"the policy server's answer cannot be read: {failure}"
+            return (Piece(error_body(code="upstream_error", message=self.error), Hold.CLOSE),)
+        finishes = [choice.finish_reason for choice in found.choices]
+        self.finish_reason = next((finish for finish in finishes if finish), None)
+        if found.error not in NOTHING:
+            self.error = error_text(msgspec.json.decode(found.error))
+        self.complete = bool(finishes) and all(finishes) and self.error is None
+        return (Piece(body, Hold.CLOSE),)
+
+
+class StreamAnswer:
+    """Events, each forwarded as it came less what is cut."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._ask: Ask = outgoing.ask
+        self._choices: int = outgoing.context
+        self._cutter = splice.Cutter(outgoing.ask.cuts, stream=True)
+        self._splitter = Splitter()
+        self._finished: set[Any] = set()
+        self._kept: list[tuple[bytes, bytes | None]] = []
+        """From the first finishing chunk on: the event, and its document if it is a finishing one."""
+        self._out: list[bytes] = []
+        self._closing: list[bytes] = []
+        self._done = b""
+        self._received = False
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        return len(self._finished) >= self._choices and self.error is None
+
+    def feed(self, chunk: bytes) -> Sequence[Piece]:
+        if self.error is None:
+            try:
+                for event in self._splitter.feed(chunk):
+                    self._take(event)
+            except EventTooLarge as failure:
+                self._fail(str(failure))
+        return self._pieces()
+
+    def finish(self) -> Sequence[Piece]:
+        if self.error is None:
+            self._take_rest()
+        self._release({})
+        if not self.complete and self.error is None:
+            self._fail(BROKEN_OFF)
+        if self._done:
+            self._closing.append(self._done)
+        return self._pieces()
+
+    def _take_rest(self) -> None:
+        """The last event of a stream that ended without an empty line, or a whole body where a stream was due."""
+        rest = self._splitter.rest
+        if not self._received and rest.lstrip().startswith(b"{"):
+            try:
+                rest = as_stream(rest)
+            except (msgspec.DecodeError, ValueError):
+                return
+            for event in Splitter().feed(rest):
+                self._take(event)
+        elif (last := self._splitter.last()) is not None and last.data and (last.data == DONE or _is_json(last.data)):
+            self._take(last)
+
+    def _take(self, event: Event) -> None:
+        if event.data is None:
+            self._give(event.raw)
+            return
+        if event.data == DONE:
+            # Kept until the end of the body: where no finish came before it, an error event must.
+            self._done = event.raw
+            return
+        self._received = True
+        try:
+            document, found = self._cutter.cut(event.data)
+        except msgspec.DecodeError:
+            # Nothing of ours can be in what is no answer: it goes as it came.
+            self._give(event.raw)
+            return
+        if found.error not in NOTHING:
+            self._release({})
+            self.error = error_text(msgspec.json.decode(found.error))
+            self._closing.append(event.raw)
+            return
+        if found.usage not in NOTHING and not found.choices and self._ask.drop_usage_chunk:
+            usage = splice.members(event.data)
+            self._release({name: bytes(usage[name]) for name in self._ask.usage_members if name in usage})
+            return
+        raw = event.raw if document is event.data else event.with_data(document)
+        ended = [choice for choice in found.choices if choice.finish_reason]
+        for choice in ended:
+            self.finish_reason = self.finish_reason or choice.finish_reason
+            self._finished.add(choice.index)
+        if ended:
+            self._kept.append((raw, document))
+        elif not (self._ask.drop_empty_chunks and found.empty):
+            self._give(raw)
+
+    def _give(self, raw: bytes) -> None:
+        if self._closing or self._finished:
+            self._kept.append((raw, None))
+        else:
+            self._out.append(raw)
+
+    def _release(self, added: Mapping[str, bytes]) -> None:
+        """Lets go what was kept, ``added`` appended to the finishing chunks."""
+        for raw, document in self._kept:
+            if document is not None and added:
+                raw = raw.replace(document, splice.append(document, added))
+            self._closing.append(raw)
+        self._kept.clear()
+
+    def _fail(self, message: str) -> None:
+        self._release({})
+        self.error = message
+        self._closing.append(Chat().stream_error(code="upstream_error", message=message))
+
+    def _pieces(self) -> Sequence[Piece]:
+        pieces: list[Piece] = []
+        if self._out:
+            pieces.append(Piece(b"".join(self._out)))
+            self._out = []
+        if self._closing:
+            pieces.append(Piece(b"".join(self._closing), Hold.CLOSE))
+            self._closing = []
+        return pieces
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data, type=Raw)
+    except msgspec.DecodeError:
+        return False
+    return True

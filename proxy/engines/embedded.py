@@ -1,0 +1,29 @@
+"""The embedded policy server: vLLM's field names, plus the weight versions of each choice.
+
+The non-obvious fact: it names the version of every span of tokens in the answer itself, the strongest source there
+is, and its digest of the loaded weights can be asked for.
+"""
+
+from __future__ import annotations
+
+from forge.proxy.engines.base import Cut, Publication, Step
+from forge.proxy.engines.vllm import Vllm
+
+
+class Embedded(Vllm):
+    name: str = "embedded"
+    id_cuts: tuple[Cut, ...] = (
+        Cut(b"token_ids", None, b"null"),
+        Cut(b"prompt_token_ids", None, b"null"),
+        Cut(b"weight_versions", None, None),
+    )
+
+    def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
+        return Publication(
+            pause=(Step("POST", f"/pause?mode={mode}"),),
+            load=(Step("POST", "/reload_weights", {"path": path}),),
+            reset=(Step("POST", "/reset_prefix_cache"),),
+            digest=Step("GET", "/weight_info"),
+            set_version=(Step("POST", "/update_weight_version", {"new_version": str(version)}),),
+            resume=(Step("POST", "/resume"),),
+        )

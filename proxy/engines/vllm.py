@@ -1,0 +1,97 @@
+"""vLLM by URL: what its chat endpoint wants and gives (checked against 0.32), and how it loads new weights.
+
+The non-obvious facts, all from its serving code: a whole body writes every member, null where nothing was asked; a
+chunk writes ``token_ids`` and ``logprobs`` as null when not asked, the first one ``prompt_token_ids`` too; a chunk
+with an empty delta is sent only when ids or log probs are asked; and the fingerprint stands on the finishing chunks
+unless a usage chunk follows. Its chat answers name no weight version. Reloading does not flush any cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from forge.proxy.engines import answers
+from forge.proxy.engines.base import Ask, Cut, Publication, Step, Tokens
+
+_ASKS_NOTHING: Final = (b"", b"null", b"false")
+_MAYBE_MISSING: Final = (200, 404)
+"""Caches that not every version has."""
+
+
+class Vllm:
+    name: str = "vllm"
+    trainable: bool = True
+    id_cuts: tuple[Cut, ...] = (
+        Cut(b"token_ids", b"null", b"null"),
+        Cut(b"prompt_token_ids", b"null", b"null"),
+    )
+    log_prob_cut: Cut = Cut(b"logprobs", b"null", b"null")
+
+    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+        members: dict[str, bytes] = {}
+        cuts: tuple[Cut, ...] = ()
+        ids = asks(request, "return_token_ids")
+        log_probs = asks(request, "logprobs")
+        usage = not stream or asks_usage(request)
+        if not ids:
+            members["return_token_ids"] = b"true"
+            cuts += self.id_cuts
+        if not log_probs:
+            members["logprobs"] = b"true"
+            cuts += (self.log_prob_cut,)
+        if not usage:
+            members["stream_options"] = b'{"include_usage":true}'
+        return Ask(
+            members,
+            cuts,
+            drop_usage_chunk=not usage,
+            usage_members=("system_fingerprint",),
+            drop_empty_chunks=stream and not ids and not log_probs,
+        )
+
+    def read_whole(self, body: bytes) -> list[Tokens]:
+        return answers.read_whole(body)
+
+    def read_stream(self, body: bytes) -> list[Tokens]:
+        return answers.read_stream(body)
+
+    def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
+        reload: dict[str, Any] = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        return Publication(
+            pause=(Step("POST", f"/pause?mode={mode}"),),
+            load=(Step("POST", "/collective_rpc", reload),),
+            reset=(
+                # Requests kept in flight hold blocks: the reset answers 200 with success false unless they are let go
+                # and computed again.
+                Step("POST", f"/reset_prefix_cache{'?reset_running_requests=true' if mode == 'keep' else ''}"),
+                Step("POST", "/reset_mm_cache", ok=_MAYBE_MISSING),
+                Step("POST", "/reset_encoder_cache", ok=_MAYBE_MISSING),
+            ),
+            digest=None,
+            set_version=(Step("POST", "/update_weight_version", {"new_version": str(version)}),),
+            resume=(Step("POST", "/resume"),),
+        )
+
+
+def asks(request: Mapping[str, bytes | Raw], name: str) -> bool:
+    """Whether the harness itself asks for this member of the answer."""
+    return bytes(request.get(name, b"")) not in _ASKS_NOTHING
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+def asks_usage(request: Mapping[str, bytes | Raw]) -> bool:
+    options = bytes(request.get("stream_options", b""))
+    if options in _ASKS_NOTHING:
+        return False
+    try:
+        return bool(msgspec.json.decode(options, type=_StreamOptions).include_usage)
+    except msgspec.DecodeError:
+        # Malformed: left as it is for the engine to refuse.
+        return True
