@@ -16,12 +16,15 @@ SCHEMA_VERSION: Final = 1
 """Written in every file's metadata as ``forge.schema_version``; readers refuse a newer one."""
 
 TEXT = pa.string()
-IDS = pa.large_list(pa.field("item", pa.int32(), nullable=False))
-LOG_PROBS = pa.large_list(pa.field("item", pa.float32(), nullable=True))
-INTS = pa.large_list(pa.field("item", pa.int64(), nullable=False))
-MASK = pa.large_list(pa.field("item", pa.int8(), nullable=False))
-TEXTS = pa.large_list(pa.field("item", pa.string(), nullable=False))
+IDS = pa.large_list(pa.field("element", pa.int32(), nullable=False))
+LOG_PROBS = pa.large_list(pa.field("element", pa.float32(), nullable=True))
+INTS = pa.large_list(pa.field("element", pa.int64(), nullable=False))
+MASK = pa.large_list(pa.field("element", pa.int8(), nullable=False))
+TEXTS = pa.large_list(pa.field("element", pa.string(), nullable=False))
 TIME = pa.timestamp("us", tz="UTC")
+NAME = pa.dictionary(pa.int32(), pa.string())
+"""Of ``run_id``: it also stands in the path, where Arrow infers this very type; another one would make
+``pyarrow.parquet.read_table(folder)`` fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def _key(name: str, doc: str, type: pa.DataType = TEXT) -> Column:
 CALLS: Final[tuple[Column, ...]] = (
     # identity
     _key("call_id", "unique; every id minted for a client derives from it"),
-    _key("run_id", "the run that owns it"),
+    _key("run_id", "the run that owns it", NAME),
     _key("session_id", "the session it belongs to"),
     _key("seq", "order of calls within a session: boot, monotonic clock at open, writer", pa.int64()),
     _key("choice", "index among the engine's choices", pa.int32()),
@@ -48,7 +51,7 @@ CALLS: Final[tuple[Column, ...]] = (
     Column("parent_call_id", TEXT, "call of the session with the longest common prefix"),
     Column("parent_choice", pa.int32(), "choice of the parent"),
     _key("join", "`exact` if the parent's prompt + output is a prefix of this prompt, else `none`"),
-    Column("join_cause", TEXT, "why it is not exact: root, retokenized, thinking_stripped, edited, compacted"),
+    Column("join_cause", TEXT, "root, retokenized, thinking_stripped, edited, compacted: where its history parts"),
     # who
     Column("harness", TEXT, "harness name"),
     Column("harness_version", TEXT, "harness version"),
@@ -114,7 +117,7 @@ CALLS: Final[tuple[Column, ...]] = (
 
 SESSIONS: Final[tuple[Column, ...]] = (
     _key("session_id", "unique"),
-    _key("run_id", "the run that owns it"),
+    _key("run_id", "the run that owns it", NAME),
     _key("revision", "higher wins; a late reward appends a row", pa.int32()),
     Column("task_id", TEXT, "the task it attempts"),
     Column("group_id", TEXT, "the sessions it is compared with; explicit, never guessed"),
@@ -143,7 +146,7 @@ SESSIONS: Final[tuple[Column, ...]] = (
 
 SAMPLES: Final[tuple[Column, ...]] = (
     _key("sample_id", "unique: session and row"),
-    _key("run_id", "the run that owns it"),
+    _key("run_id", "the run that owns it", NAME),
     _key("session_id", "the session it is made from"),
     Column("task_id", TEXT, "the task"),
     Column("group_id", TEXT, "the sessions it is compared with"),

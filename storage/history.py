@@ -95,6 +95,10 @@ class History:
                 return Continued(tuple(calls), thinking_kept=False)
         return Continued()
 
+    def goes_on(self, said: Said, call: int) -> bool:
+        """Do more replies follow in the prompt after this call's?"""
+        return any(key.assistant for key in said.keys[len(self._said[call].keys) + 1 :])
+
     def thinks(self, call: int) -> bool:
         reply = self._said[call].reply
         return reply is not None and reply.thinks

@@ -169,7 +169,7 @@ def _sample(session: Session, row: _Row, index: int, count: int, total: int) -> 
     spans = [_span(node) for node in row.turns]
     masked = row.versions[row.mask == 1]
     known = [v for v in _bounds(row) if v is not None]
-    cause = row.turns[0].placement.join_cause
+    cause = next((n.placement.join_cause for n in [*row.fresh, row.turns[0]] if n.placement.join_cause), None)
     assert cause is not None, "the first turn of a row has a prompt and no exact parent"
     return Sample(
         sample_id=f"{session.session_id}-{index}",

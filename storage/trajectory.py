@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from forge.storage.history import Continued, History
+from forge.storage.history import Continued, History, Said
 from forge.storage.prefixes import Edge, Match, PrefixTree
 from forge.storage.records import Call, JoinCause
 
@@ -34,19 +34,24 @@ class Placement(NamedTuple):
     join: str
     """``exact`` or ``none``."""
     join_cause: str | None
-    """Why it is not exact; None if it is, and where there are no prompt ids to tell by."""
+    """Why its history is not exact to its end: an exact parent may lie further back than the reply that the prompt
+    continues. None if it is, and where there are no prompt ids to tell by."""
 
 
 @dataclass(slots=True)
 class _Known:
+    """What is kept of a call."""
+
     call_id: str
     choice: int
     prompt_len: int
     total_len: int
     model: str | None
     media: list[str]
+    exact: int | None
+    """The call it continues."""
+    cause: JoinCause | None
     end: Edge
-    exact_parent: int | None
 
 
 class Placer:
@@ -61,37 +66,39 @@ class Placer:
 
     def add(self, call: Call) -> Placement:
         """Places ``call`` among the calls added before it, and adds it."""
-        index = len(self._known)
         media = msgspec.json.decode(call.media, type=list[str]) if call.media else []
         said = self._history.read(call.messages, call.response, call.tools, call.kind)
         match = self._tree.match(call.prompt_ids)
         exact = self._exact(match, call.model_served, media)
+        parent, prefix, cause = exact, match.length, None
         if exact is not None:
             self.used.add(exact)
-            placement = self._placement(exact, self._known[exact].total_len, EXACT, None)
-        else:
+            prefix = self._known[exact].total_len
+        # An exact parent may lie further back than the reply that the prompt continues: ids and text go on beyond it.
+        if exact is None or (match.length > prefix and self._history.goes_on(said, exact)):
             found = self._history.continued(said)
+            found = Continued() if exact in found.calls else found
             self.used.update(found.calls)
-            parent = self._nearest(match, found)
-            cause: JoinCause | None = None
-            if len(call.prompt_ids):
-                cause = self._history.cause(said, found, parent, self._broken(parent, match.length))
-            placement = self._placement(parent, match.length, NONE, cause)
+            nearest = self._nearest(match, found)
+            cause = self._cause(len(call.prompt_ids), exact, nearest, match, said, found)
+            parent = nearest if exact is None else exact
+        self._add(call, media, exact, cause, said)
+        if parent is None:
+            return Placement(None, None, 0, NONE, cause)
+        known = self._known[parent]
+        return Placement(known.call_id, known.choice, prefix, NONE if exact is None else EXACT, cause)
+
+    def _add(self, call: Call, media: list[str], exact: int | None, cause: JoinCause | None, said: Said) -> None:
         # Output ids whose context is unknown are no sequence; and a call that sampled nothing is never continued:
         # a retry after a failure repeats its prompt, no more.
-        ids = np.concatenate((call.prompt_ids, call.output_ids)) if len(call.prompt_ids) else call.prompt_ids
-        end = self._tree.insert(ids, index, findable=len(ids) > len(call.prompt_ids))
-        self._known.append(
-            _Known(call.call_id, call.choice, len(call.prompt_ids), len(ids), call.model_served, media, end, exact)
+        prompt_len = len(call.prompt_ids)
+        ids = np.concatenate((call.prompt_ids, call.output_ids)) if prompt_len else call.prompt_ids
+        end = self._tree.insert(ids, len(self._known), findable=len(ids) > prompt_len)
+        known = _Known(
+            call.call_id, call.choice, prompt_len, len(ids), call.model_served, media, exact=exact, cause=cause, end=end
         )
+        self._known.append(known)
         self._history.add(said)
-        return placement
-
-    def _placement(self, parent: int | None, prefix: int, join: str, cause: JoinCause | None) -> Placement:
-        if parent is None:
-            return Placement(None, None, 0, join, cause)
-        known = self._known[parent]
-        return Placement(known.call_id, known.choice, prefix, join, cause)
 
     def _exact(self, match: Match, model: str | None, media: list[str]) -> int | None:
         """The longest whole history. Equal placeholders hide unequal images, so media are compared by hash."""
@@ -108,15 +115,23 @@ class Placer:
                 return index
         return match.edge.owner if match.length else None
 
-    def _broken(self, parent: int | None, length: int) -> int | None:
-        """The call in whose output the ids part, up from the nearest one."""
-        here = parent
-        while here is not None:
-            known = self._known[here]
-            if known.prompt_len <= length < known.total_len:
-                return here
-            here = known.exact_parent
-        return None
+    def _cause(
+        self, prompt_len: int, exact: int | None, nearest: int | None, match: Match, said: Said, found: Continued
+    ) -> JoinCause | None:
+        if prompt_len == 0:
+            return None
+        joined = self._known[exact].total_len if exact is not None else 0
+        if match.ends and self._known[match.ends[-1]].total_len > joined:
+            return JoinCause.EDITED  # the same ids, but other media or another model
+        if nearest is not None and self._known[nearest].prompt_len == match.length == prompt_len:
+            return self._known[nearest].cause  # the same prompt again: nothing new parted here
+        broken = nearest
+        while broken is not None:
+            known = self._known[broken]
+            if known.prompt_len <= match.length < known.total_len:
+                break
+            broken = known.exact
+        return self._history.cause(said, found, nearest, broken)
 
 
 @dataclass(frozen=True, slots=True)
