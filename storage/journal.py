@@ -18,7 +18,7 @@ from typing import Literal, Self, TypeAlias
 import msgspec
 
 from forge import __version__
-from forge.storage.errors import Unavailable
+from forge.storage.files import fsync_dir, lock_file
 from forge.storage.frames import AnyFrame, Boot, Close, Cut, Open, decode, encode
 from forge.storage.journal_flush import Flusher, JournalFull
 from forge.storage.journal_reader import Damage, Entry, JournalReader
@@ -312,29 +312,6 @@ def _after(buffers: list[Blob], done: int) -> list[Blob]:
     if done:
         rest[0] = memoryview(rest[0])[done:]
     return rest
-
-
-def lock_file(path: Path, message: str) -> int:
-    """Takes an exclusive lock for the life of the process and leaves our pid in the file for the next one to name."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
-        raise Unavailable(f"{message} by pid {holder}", "stop that process, or use another --data directory") from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
-
-
-def fsync_dir(directory: Path) -> None:
-    """A new or renamed file's name is on disk only after this."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _next_boot(data: Path) -> int:

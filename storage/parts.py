@@ -1,0 +1,128 @@
+"""Parts: the Parquet files of the dataset, how they are named, written and read.
+
+A part appears by rename, whole; its name says which frames of which writer it holds, so that writing it again gives
+the same file. One schema in every file, byte stream split and zstd for token columns, row groups bounded in bytes,
+page checksums. Knows nothing of sessions or chains.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from forge.storage.columns import IDS, INTS, LOG_PROBS, NAME, SCHEMA_VERSION, TABLES, TEXT, schema
+from forge.storage.errors import BadInput
+from forge.storage.files import write_whole
+from forge.storage.journal_segment import Position
+from forge.storage.rows import Row, to_batch
+
+log = logging.getLogger(__name__)
+
+ROW_GROUP_BYTES: Final = 64 << 20
+"""Target size of a row group in memory: readers hold one at a time."""
+ZSTD_LEVEL: Final = 3
+_PREFIX: Final = "run_id="
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A file that could not be read, and why."""
+
+    path: Path
+    reason: str
+
+
+def table_dir(data: Path, table: str, recipe: str | None = None) -> Path:
+    """Where the runs of ``calls``, ``sessions``, or ``samples`` of a recipe are."""
+    return data / table if recipe is None else data / table / f"set={quote(recipe, safe='')}"
+
+
+def run_dir(folder: Path, run_id: str) -> Path:
+    return folder / f"{_PREFIX}{quote(run_id, safe='')}"
+
+
+def run_of(path: Path) -> str:
+    """The run whose folder holds a part."""
+    return unquote(path.parent.name.removeprefix(_PREFIX))
+
+
+def runs_in(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(unquote(p.name.removeprefix(_PREFIX)) for p in folder.iterdir() if p.name.startswith(_PREFIX))
+
+
+def parts_in(folder: Path, run_id: str | None = None) -> list[Path]:
+    """The parts of one run or of all, in the order their frames were written."""
+    runs = [run_id] if run_id is not None else runs_in(folder)
+    return [path for run in runs for path in sorted(run_dir(folder, run).glob("*.parquet"))]
+
+
+def part_name(writer: int, generation: int, first: Position, last: Position) -> str:
+    """``generation`` is the boot that wrote the frames; names sort in the order of the frames."""
+    places = "-".join(f"{p.segment:08d}_{p.offset:010d}" for p in (first, last))
+    return f"part-{writer:02d}-{generation:06d}-{places}.parquet"
+
+
+def write_part(path: Path, table: str, rows: Sequence[Row], *, metadata: dict[str, str] | None = None) -> None:
+    """Writes the rows, in order, into a file that appears whole."""
+    batch = to_batch(table, rows)
+    full = schema(table)
+    if metadata:
+        full = full.with_metadata({**full.metadata, **{k.encode(): v.encode() for k, v in metadata.items()}})
+
+    def write(temporary: Path) -> None:
+        with pq.ParquetWriter(
+            temporary,
+            full,
+            compression="zstd",
+            compression_level=ZSTD_LEVEL,
+            use_dictionary=_dictionary_columns(table),
+            column_encoding=_encodings(table),
+            write_page_checksum=True,
+        ) as writer:
+            for chunk in _row_groups(batch):
+                writer.write_table(pa.Table.from_batches([chunk], schema=full), row_group_size=max(1, chunk.num_rows))
+
+    write_whole(path, write, crash_name=table)
+
+
+def read_part(path: Path, table: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a part. Raises ``BadInput`` on a newer schema, ``OSError`` or ``pa.ArrowException`` on damage."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        known = file.schema_arrow.metadata or {}
+        version = known.get(b"forge.schema_version", b"").decode()
+        if not version.isdigit():
+            raise BadInput(f"{path} was not written by forge: it has no schema version", "move it out of the dataset")
+        if int(version) > SCHEMA_VERSION:
+            raise BadInput(
+                f"{path} has schema version {version}; this forge reads up to {SCHEMA_VERSION}",
+                "read it with the forge that wrote it, or a newer one",
+            )
+        wanted = [c.name for c in TABLES[table]] if columns is None else columns
+        there = set(file.schema_arrow.names)
+        return file.read(columns=[name for name in wanted if name in there], use_threads=False)
+
+
+def _row_groups(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Slices of about ``ROW_GROUP_BYTES``."""
+    per_row = batch.nbytes / max(1, batch.num_rows)
+    step = max(1, int(ROW_GROUP_BYTES / max(1.0, per_row)))
+    return [batch.slice(start, step) for start in range(0, max(1, batch.num_rows), step)]
+
+
+def _encodings(table: str) -> dict[str, str]:
+    """Ids too are split by byte: their high bytes are skewed, which beats a dictionary by a sixth."""
+    split = (IDS, LOG_PROBS, INTS)
+    return {f"{c.name}.list.element": "BYTE_STREAM_SPLIT" for c in TABLES[table] if c.type in split}
+
+
+def _dictionary_columns(table: str) -> list[str]:
+    return [c.name for c in TABLES[table] if c.type in (TEXT, NAME, pa.int32(), pa.int64())]
