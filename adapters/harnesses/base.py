@@ -1,0 +1,117 @@
+"""What Forge needs of a harness: how to install it, what a launch of it looks like, where it leaves its traces.
+
+An adapter turns a ``LaunchRequest`` into a ``Launch``, which is data: a runner anywhere (here, in a container, on
+another host) can carry it out. It starts nothing itself and knows no proxy, no task and no grader. The non-obvious
+fact: everything that reaches the model's prompt (paths, the time zone, the model's name) is the same in every session,
+so that the sessions of a group share their prompt's prefix.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+import msgspec
+
+from forge.adapters.harnesses.packages import Package, Say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a runner holds the launch to."""
+
+    seconds: float
+    """Wall time; when it is over the whole process tree is ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """One session to launch. Paths are as the harness will see them."""
+
+    base_url: str
+    """Ends in ``/v1``; the session's own."""
+    api_key: str
+    model: str
+    """A name outside the harness's own catalogue: a known name changes tools and wire."""
+    prompt: str
+    workspace: str
+    home: str
+    installs: str
+    """The folder that holds the installed packages."""
+    context_tokens: int
+    """Prompt + output tokens that the policy takes."""
+    output_tokens: int
+    """Output tokens to ask for in one call, where the harness insists on a number."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A process to start, with nothing left to look up."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """What the harness needs beside PATH, HOME, LANG, TERM and TMPDIR, which the runner sets."""
+    files: Mapping[str, str]
+    """Text files to write first, by path relative to HOME."""
+    cwd: str
+    limits: Limits
+    path: tuple[str, ...] = ()
+    """Folders to put first on PATH."""
+    stdin: str = field(default="/dev/null", init=False)
+    """Always closed: a harness that finds an open stdin may wait for it."""
+
+
+class HarnessAdapter(ABC):
+    """One harness at one pinned version."""
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    wire: ClassVar[str]
+    """The dialect it speaks."""
+    packages: ClassVar[tuple[Package, ...]]
+    """Installed in this order; each is one folder of the cache."""
+    transcripts: ClassVar[tuple[str, ...]]
+    """Globs relative to HOME: the harness's own record of a session."""
+
+    @abstractmethod
+    def launch(self, request: LaunchRequest) -> Launch:
+        """Pure: the same request gives the same launch."""
+
+    @abstractmethod
+    def final_text(self, stdout: str) -> str:
+        """The agent's last message out of what the launch printed; empty where there is none."""
+
+    def installed(self, cache: Path) -> bool:
+        return all(package.installed(cache) for package in self.packages)
+
+    def install(self, cache: Path, say: Say) -> None:
+        """Bring every package into ``cache``; what is there already is left alone."""
+        for package in self.packages:
+            package.install(cache, say)
+
+
+def inside(folder: str, *parts: str) -> str:
+    return str(PurePosixPath(folder, *parts))
+
+
+def json_lines(stdout: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects among the lines of ``stdout``; other lines are a harness's chatter."""
+    for line in stdout.splitlines():
+        if line.startswith("{"):
+            try:
+                event = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+def last(texts: Iterable[str]) -> str:
+    result = ""
+    for text in texts:
+        result = text
+    return result
