@@ -9,7 +9,7 @@ whenever the counts differ, the parser's own offsets are taken instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from forge.proxy.engines.base import Cut
-
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the parser raises on bytes that are no such document, however broken or deep."""
 _BLANK: Final = b" \t\r\n"
 _BACKSLASH: Final = ord("\\")
 _QUOTE: Final = ord('"')
@@ -28,7 +28,7 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def members(document: bytes) -> dict[str, Raw]:
-    """The top level's members, of duplicates the last. Raises ``msgspec.DecodeError`` if it is no JSON object."""
+    """The top level's members, of duplicates the last. Raises one of ``UNREADABLE`` if it is no JSON object."""
     return _members.decode(document)
 
 
@@ -66,12 +66,13 @@ class Found:
 class Cutter:
     """Cuts the same members from every document of one answer."""
 
-    def __init__(self, cuts: Sequence[Cut], *, stream: bool) -> None:
-        self._cuts = [(c.key, c.stream if stream else c.whole) for c in cuts]
-        self._decoder = _decoder(tuple(c.key.decode() for c in cuts))
+    def __init__(self, cuts: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """``cuts``: each member's name and the value that stands in its place; None takes the member out."""
+        self._cuts = tuple(cuts)
+        self._decoder = _decoder(tuple(key.decode() for key, _ in self._cuts))
 
     def cut(self, document: bytes) -> tuple[bytes, Found]:
-        """The document without them. Raises ``msgspec.DecodeError`` if it is no answer."""
+        """The document without them. Raises one of ``UNREADABLE`` if it is no answer."""
         if len(document) >= _FOLD_FROM:
             folded = document
             for key, _ in self._cuts:

@@ -36,7 +36,7 @@ class Chat:
     def request(self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str) -> Outgoing:
         try:
             asked = splice.members(body)
-        except msgspec.DecodeError as failure:
+        except splice.UNREADABLE as failure:
             raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
         stream = bytes(asked.get("stream", b"")) == b"true"
         return prepare(body, asked, engine=engine, overrides=overrides, stream=stream)
@@ -102,7 +102,7 @@ class WholeAnswer:
     """A body that is held entire."""
 
     def __init__(self, outgoing: Outgoing) -> None:
-        self._cutter = splice.Cutter(outgoing.ask.cuts, stream=False)
+        self._cutter = splice.Cutter((cut.key, cut.whole) for cut in outgoing.ask.cuts)
         self._chunks: list[bytes] = []
         self.complete = False
         self.finish_reason: str | None = None
@@ -116,7 +116,7 @@ class WholeAnswer:
         body = b"".join(self._chunks)
         try:
             body, found = self._cutter.cut(body)
-        except msgspec.DecodeError as failure:
+        except splice.UNREADABLE as failure:
             self.error = f"the policy server's answer cannot be read: {failure}"
             return (Piece(error_body(code="upstream_error", message=self.error), Hold.CLOSE),)
         finishes = [choice.finish_reason for choice in found.choices]
@@ -133,7 +133,7 @@ class StreamAnswer:
     def __init__(self, outgoing: Outgoing) -> None:
         self._ask: Ask = outgoing.ask
         self._choices: int = outgoing.context
-        self._cutter = splice.Cutter(outgoing.ask.cuts, stream=True)
+        self._cutter = splice.Cutter((cut.key, cut.stream) for cut in outgoing.ask.cuts)
         self._splitter = Splitter()
         self._finished: set[Any] = set()
         self._kept: list[tuple[bytes, bytes | None]] = []
@@ -174,7 +174,7 @@ class StreamAnswer:
         if not self._received and rest.lstrip().startswith(b"{"):
             try:
                 rest = as_stream(rest)
-            except (msgspec.DecodeError, ValueError):
+            except ValueError:
                 return
             for event in Splitter().feed(rest):
                 self._take(event)
@@ -192,7 +192,7 @@ class StreamAnswer:
         self._received = True
         try:
             document, found = self._cutter.cut(event.data)
-        except msgspec.DecodeError:
+        except splice.UNREADABLE:
             # Nothing of ours can be in what is no answer: it goes as it came.
             self._give(event.raw)
             return
@@ -248,6 +248,6 @@ class StreamAnswer:
 def _is_json(data: bytes) -> bool:
     try:
         msgspec.json.decode(data, type=Raw)
-    except msgspec.DecodeError:
+    except splice.UNREADABLE:
         return False
     return True

@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from forge.proxy import splice
+
 FIELDS: Final = ("prompt_cache_key", "metadata", "client_metadata", "user", "session_id")
 TEXT_LEN: Final = 2000
 """Characters of a text that are looked at."""
@@ -49,7 +51,7 @@ def field_hints(request: Mapping[str, bytes | Raw]) -> dict[str, Any]:
         if value and len(value) <= SMALL:
             try:
                 found[name] = msgspec.json.decode(value)
-            except msgspec.DecodeError:
+            except splice.UNREADABLE:
                 continue
     return found
 
@@ -57,7 +59,7 @@ def field_hints(request: Mapping[str, bytes | Raw]) -> dict[str, Any]:
 def _items(value: bytes | Raw | None) -> list[Raw]:
     try:
         return [] if value is None else _list.decode(value)
-    except msgspec.DecodeError:
+    except splice.UNREADABLE:
         return []
 
 
@@ -78,7 +80,7 @@ def _texts(messages: list[Raw]) -> dict[str, str]:
 def _read(raw: Raw) -> tuple[str | None, str]:
     try:
         message = _message.decode(raw)
-    except msgspec.DecodeError:
+    except splice.UNREADABLE:
         return None, ""
     content = message.content
     if isinstance(content, list):

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from forge.proxy import splice
 from forge.proxy.dialects.base import BadRequest, Overrides
 
 LIMITS: Final = ("max_completion_tokens", "max_tokens")
@@ -113,5 +114,5 @@ def _decode(request: Values, name: str) -> Any:
     value = request.get(name)
     try:
         return None if value is None else msgspec.json.decode(value)
-    except msgspec.DecodeError as failure:
+    except splice.UNREADABLE as failure:
         raise BadRequest(f"`{name}` is not valid JSON: {failure}", param=name) from failure

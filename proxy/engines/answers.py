@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from forge.proxy.engines.base import Tokens
+from forge.proxy.splice import UNREADABLE
 from forge.proxy.sse import EventTooLarge, Splitter
 from forge.storage.records import Ids, LogProbs, empty_ids
 
@@ -91,6 +92,25 @@ class Answer(msgspec.Struct):
     error: Any = None
 
 
+class _WholeChoice(msgspec.Struct):
+    message: dict[str, Any]
+    index: int = 0
+    logprobs: Any = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    weight_versions: Any = None
+
+
+class _Whole(msgspec.Struct):
+    choices: list[_WholeChoice] = []
+    id: str | None = None
+    created: int | None = None
+    model: str | None = None
+    usage: Any = None
+    prompt_token_ids: list[int] | None = None
+    error: Any = None
+
+
 _decoder: Final = msgspec.json.Decoder(Answer)
 
 
@@ -98,7 +118,7 @@ def read_whole(body: bytes) -> list[Tokens]:
     """Raises ``ValueError`` on a body that is no chat completion."""
     try:
         answer = _decoder.decode(body)
-    except msgspec.DecodeError as failure:
+    except UNREADABLE as failure:
         raise ValueError(f"not a chat completion: {failure}") from failure
     if answer.choices is None and answer.error is None:
         raise ValueError("not a chat completion: it has no choices")
@@ -118,7 +138,7 @@ def read_stream(body: bytes) -> list[Tokens]:
             continue
         try:
             answers.append(_decoder.decode(event.data))
-        except msgspec.DecodeError:
+        except UNREADABLE:
             break
     if not answers:
         raise ValueError("not a chat completion stream: it has no events")
@@ -126,21 +146,27 @@ def read_stream(body: bytes) -> list[Tokens]:
 
 
 def as_stream(body: bytes) -> bytes:
-    """A whole body as the events it would have been: for engines that answer whole where a stream was asked."""
-    whole: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    head: dict[str, Any] = {name: whole[name] for name in ("id", "created", "model") if name in whole}
-    head["object"] = "chat.completion.chunk"
-    if "error" in whole:
-        return _event({"error": whole["error"]})
+    """A whole body as the events it would have been: for engines that answer whole where a stream was asked. Raises
+    ``ValueError`` on a body that is no chat completion."""
+    try:
+        whole = msgspec.json.decode(body, type=_Whole)
+    except UNREADABLE as failure:
+        raise ValueError(f"not a chat completion: {failure}") from failure
+    if whole.error is not None:
+        return _event({"error": whole.error})
+    head = {"id": whole.id, "object": "chat.completion.chunk", "created": whole.created, "model": whole.model}
     events: list[bytes] = []
-    for choice in whole.get("choices") or ():
-        delta = {name: value for name, value in choice.pop("message").items() if value is not None}
-        if "tool_calls" in delta:
-            delta["tool_calls"] = [{"index": place} | call for place, call in enumerate(delta["tool_calls"])]
-        prompt = {"prompt_token_ids": whole["prompt_token_ids"]} if whole.get("prompt_token_ids") else {}
-        events.append(_event(head | {"choices": [choice | {"delta": delta}]} | prompt))
-    if whole.get("usage"):
-        events.append(_event(head | {"choices": [], "usage": whole["usage"]}))
+    for choice in whole.choices:
+        delta = {name: value for name, value in choice.message.items() if value is not None}
+        if isinstance(calls := delta.get("tool_calls"), list):
+            delta["tool_calls"] = [{"index": place} | call for place, call in enumerate(calls)]
+        chunk = msgspec.to_builtins(choice)
+        del chunk["message"]
+        events.append(
+            _event(head | {"choices": [chunk | {"delta": delta}], "prompt_token_ids": whole.prompt_token_ids})
+        )
+    if whole.usage is not None:
+        events.append(_event(head | {"choices": [], "usage": whole.usage}))
     return b"".join(events) + b"data: [DONE]\n\n"
 
 
@@ -207,6 +233,7 @@ def _merge(answers: Iterable[Answer]) -> list[Tokens]:
         error = error if answer.error is None else error_text(answer.error)
         for choice in answer.choices or ():
             parts.setdefault(choice.index, _Parts()).add(choice)
+    said = bool(parts)
     parts = parts or {0: _Parts()}
     return [
         Tokens(
@@ -216,7 +243,7 @@ def _merge(answers: Iterable[Answer]) -> list[Tokens]:
             prompt_tokens=usage.prompt_tokens if usage else None,
             completion_tokens=usage.completion_tokens if usage else None,
             finish_reason=part.finish,
-            message=part.message(),
+            message=part.message() if said else {},
             model=model,
             version_spans=_spans(part.spans),
             top_logprobs=_top(part.log_probs),

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from forge.proxy.engines import answers
 from forge.proxy.engines.base import Ask, Cut, Publication, Step, Tokens
+from forge.proxy.splice import UNREADABLE
 
 _ASKS_NOTHING: Final = (b"", b"null", b"false")
 _MAYBE_MISSING: Final = (200, 404)
@@ -92,6 +93,6 @@ def asks_usage(request: Mapping[str, bytes | Raw]) -> bool:
         return False
     try:
         return bool(msgspec.json.decode(options, type=_StreamOptions).include_usage)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         # Malformed: left as it is for the engine to refuse.
         return True

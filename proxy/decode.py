@@ -1,0 +1,256 @@
+"""From a call's frames to its rows: a pure, total function.
+
+Owns what of a request and an answer becomes which column, and whether the tokens may reach a gradient. It must not
+know files, journals or other calls (places in the tree and ``seq`` order are the dataset's). It never raises: bytes
+that cannot be read give an untrainable row that says why. The one non-obvious fact: usage sums over the choices of a
+call, so lengths are checked for the call as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from forge.proxy import splice
+from forge.proxy.dialects.overlay import sampling
+from forge.proxy.engines import ENGINES
+from forge.proxy.engines.base import Engine, Tokens
+from forge.storage.frames import Close, Open, seq
+from forge.storage.records import (
+    Call,
+    CallStatus,
+    Ids,
+    Untrainable,
+    VersionSource,
+    empty_ids,
+    empty_log_probs,
+)
+
+ABOVE_ZERO: Final = 1e-5
+"""A log softmax in fp32 can come out above zero by this much."""
+ALL_ZERO_LEN: Final = 16
+"""An answer of at least this many tokens whose log probs are all exactly 0 was not scored (speculative decoding)."""
+ABORT: Final = "abort"
+"""vLLM's finish reason for a generation it gave up."""
+
+
+def decode_call(open: Open, request: bytes, sent: bytes, answer: bytes, close: Close) -> list[Call]:
+    """One row per choice, at least one. ``sent`` is what the engine got, ``answer`` its body as received."""
+    asked = _members(sent)
+    tokens, failure = _read(open.engine, answer, close)
+    return [
+        _row(open, request, asked, close, choice, token, tokens, failure)
+        for choice, token in enumerate(tokens or [_no_tokens()])
+    ]
+
+
+def _members(body: bytes) -> Mapping[str, Raw]:
+    try:
+        return splice.members(body)
+    except splice.UNREADABLE:
+        return {}
+
+
+def _read(engine_name: str, answer: bytes, close: Close) -> tuple[list[Tokens], str | None]:
+    engine: Engine = ENGINES.get(engine_name, ENGINES["openai"])
+    if not answer.strip():
+        return [], None
+    whole = answer.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or "json" in close.content_type
+    try:
+        return (engine.read_whole(answer) if whole else engine.read_stream(answer)), None
+    except ValueError as failure:
+        return [], str(failure)
+
+
+def _no_tokens() -> Tokens:
+    return Tokens(empty_ids(), empty_ids(), empty_log_probs(), None, None, None, {}, None)
+
+
+def _row(
+    open: Open,
+    request: bytes,
+    asked: Mapping[str, Raw],
+    close: Close,
+    choice: int,
+    token: Tokens,
+    tokens: Sequence[Tokens],
+    failure: str | None,
+) -> Call:
+    version = _versions(open, close, token)
+    reason = _untrainable(open, asked, close, token, tokens, version)
+    return Call(
+        call_id=open.call_id,
+        run_id=open.run_id,
+        session_id=open.session_id,
+        seq=seq(open),
+        choice=choice,
+        retry_of=open.retry_of,
+        harness=open.harness,
+        harness_version=open.harness_version,
+        dialect=open.dialect,
+        engine=open.engine,
+        replica=open.replica,
+        agent_id=open.agent_id,
+        kind=open.kind,
+        kind_rule=open.kind_rule,
+        messages=_text(asked.get("messages")) or "[]",
+        tools=_text(asked.get("tools")),
+        response=msgspec.json.encode(token.message).decode() if token.message else None,
+        request_raw=None if open.dialect == "chat" else request,
+        finish_reason=token.finish_reason,
+        model_requested=open.model_requested,
+        model_served=token.model,
+        prompt_ids=token.prompt_ids,
+        output_ids=token.output_ids,
+        output_log_probs=token.output_log_probs,
+        top_logprobs=token.top_logprobs,
+        media=open.media,
+        prompt_tokens=token.prompt_tokens,
+        completion_tokens=_completion_tokens(token, tokens),
+        sampling_asked=open.sampling_asked,
+        sampling_sent=open.sampling_sent or sampling(asked),
+        edits=open.edits,
+        logprobs_mode=open.logprobs_mode,
+        template_hash=open.template_hash,
+        tokenizer_hash=open.tokenizer_hash,
+        start_us=open.wall_us,
+        first_byte_us=close.first_byte_us,
+        end_us=close.end_us,
+        status=close.status,
+        http_status=close.http_status,
+        error=close.error or token.error or failure,
+        delivered=close.delivered,
+        delivered_sha256=close.delivered_sha256,
+        attempts=close.attempts,
+        weight_digest=close.weight_digest or open.weight_digest,
+        policy_lineage=open.policy_lineage,
+        trainable=reason is None,
+        untrainable_reason=reason,
+        **version,
+    )
+
+
+def _text(value: Raw | None) -> str | None:
+    """A member's JSON text; None for null."""
+    text = b"null" if value is None else bytes(value)
+    return None if text == b"null" else text.decode("utf-8", "replace")
+
+
+def _completion_tokens(token: Tokens, tokens: Sequence[Tokens]) -> int | None:
+    """The engine's count: of this choice where its sum over all choices agrees with the ids, else as it said."""
+    if len(tokens) > 1 and token.completion_tokens == _total(tokens):
+        return len(token.output_ids)
+    return token.completion_tokens
+
+
+def _total(tokens: Sequence[Tokens]) -> int:
+    return sum(len(token.output_ids) for token in tokens)
+
+
+def _versions(open: Open, close: Close, token: Tokens) -> dict[str, Any]:
+    spans = token.version_spans
+    if spans and _tiles(spans, token.output_ids):
+        return {
+            "policy_version_start": spans[0][0],
+            "policy_version_end": spans[-1][0],
+            "version_spans": msgspec.json.encode(spans).decode(),
+            "version_source": VersionSource.ENGINE_SPANS.value,
+        }
+    end = close.policy_version if close.policy_version is not None else open.policy_version
+    return {
+        "policy_version_start": open.policy_version,
+        "policy_version_end": end,
+        "version_spans": None,
+        "version_source": open.version_source,
+    }
+
+
+def _tiles(spans: Sequence[tuple[int, int, int]], ids: Ids) -> bool:
+    at = 0
+    for _, start, end in spans:
+        if start != at or end < start:
+            return False
+        at = end
+    return at == len(ids)
+
+
+def _untrainable(
+    open: Open,
+    asked: Mapping[str, Raw],
+    close: Close,
+    token: Tokens,
+    tokens: Sequence[Tokens],
+    version: Mapping[str, Any],
+) -> str | None:
+    """The first reason against training on it, the plainest first."""
+    log_probs = token.output_log_probs
+    count = len(token.output_ids)
+    sums_up = token.completion_tokens == _total(tokens)
+    scored = bool(np.all(np.isfinite(log_probs)) and np.all(log_probs <= ABOVE_ZERO))
+    checks: tuple[tuple[bool, Untrainable], ...] = (
+        (close.status != CallStatus.OK or token.finish_reason in (None, ABORT), Untrainable.STATUS),
+        (not len(token.prompt_ids), Untrainable.PROMPT_IDS_MISSING),
+        (not count and token.completion_tokens == 0, Untrainable.NO_TOKENS),
+        (not count, Untrainable.OUTPUT_IDS_MISSING),
+        (not len(log_probs), Untrainable.LOG_PROBS_MISSING),
+        (len(log_probs) != count or not sums_up, Untrainable.LENGTH_MISMATCH),
+        (not scored or _unscored(open, asked, token), Untrainable.LOG_PROBS_INVALID),
+        (constrained(asked), Untrainable.CONSTRAINED),
+        (version["policy_version_start"] is None and close.policy_version is None, Untrainable.VERSION_UNKNOWN),
+    )
+    return next((reason.value for failed, reason in checks if failed), None)
+
+
+def _unscored(open: Open, asked: Mapping[str, Raw], token: Tokens) -> bool:
+    """Numbers that are there but are not the log probs of what was sampled from."""
+    log_probs = token.output_log_probs
+    if len(log_probs) >= ALL_ZERO_LEN and not np.any(log_probs):
+        return True
+    # Raw log probs are taken before the temperature is.
+    return open.logprobs_mode == "raw" and _number(asked, "temperature", 1.0) != 1.0
+
+
+NEUTRAL: Final[Mapping[str, float]] = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_p": 0.0,
+}
+SHAPING: Final = (
+    *("logit_bias", "bad_words", "allowed_token_ids", "structured_outputs", "use_beam_search", "min_tokens"),
+    *("thinking_token_budget", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+)
+"""Members that shape the distribution whenever they say anything at all."""
+_SAYS_NOTHING: Final[tuple[Any, ...]] = (None, False, 0, "", [], {})
+
+
+def constrained(sent: Mapping[str, bytes | Raw]) -> bool:
+    """Whether what the engine was sent shapes the distribution beyond its temperature."""
+    if any(_number(sent, name, neutral) != neutral for name, neutral in NEUTRAL.items()):
+        return True
+    greedy = _number(sent, "temperature", 1.0) <= 0
+    if greedy or _number(sent, "top_p", 1.0) < 1 or _number(sent, "top_k", 0) > 0:
+        return True
+    if any(_value(sent, name) not in _SAYS_NOTHING for name in SHAPING):
+        return True
+    form = _value(sent, "response_format")
+    if form is not None and not (isinstance(form, dict) and form.get("type") == "text"):
+        return True
+    return _value(sent, "tool_choice") not in (None, "auto", "none")
+
+
+def _value(sent: Mapping[str, bytes | Raw], name: str) -> Any:
+    value = sent.get(name)
+    try:
+        return None if value is None else msgspec.json.decode(value)
+    except splice.UNREADABLE:
+        return None
+
+
+def _number(sent: Mapping[str, bytes | Raw], name: str, default: float) -> float:
+    value = _value(sent, name)
+    return float(value) if isinstance(value, int | float) else default
