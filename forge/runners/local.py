@@ -141,10 +141,10 @@ def _system() -> list[str]:
 def _arguments(job: Job, passwd: int, group: int) -> list[str]:
     args = [*ISOLATE, *_system()]
     args += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
-    for mount in job.mounts:
-        args += ["--ro-bind", str(mount.host), mount.seen]
     args += ["--bind", str(job.folders.workspace), PLACES.workspace]
     args += ["--bind", str(job.folders.home), PLACES.home, "--bind", str(job.folders.tmp), PLACES.tmp]
+    for mount in job.mounts:  # last: one may lie below /tmp
+        args += ["--ro-bind", str(mount.host), mount.seen]
     return [*args, "--remount-ro", "/", "--chdir", job.cwd]
 
 

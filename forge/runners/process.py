@@ -11,6 +11,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +21,7 @@ POLL_S = 0.05
 """Only where the system has no pidfd."""
 CHUNK = 1 << 16
 DRAIN_S = 5.0
-"""How long output may still flow once everything has ended; only a process that escaped its runner can hold it open."""
+"""How long a killed process may take to go, and output may flow after that: only one that escaped holds it open."""
 
 
 def environment(job: Job, places: Places, path: Sequence[str]) -> dict[str, str]:
@@ -52,9 +53,10 @@ def start(
 
 
 async def supervise(process: subprocess.Popen[bytes], job: Job, end_all: Callable[[], None]) -> bool:
-    """Wait for the end or the time limit, then ``end_all``; True if it was the time limit.
+    """Wait for the end or the time limit, then ``end_all`` and reap; True if it was the time limit.
 
-    ``end_all`` runs on cancellation too. It must not block: it only sends signals.
+    On cancellation too. The reaping blocks the loop for the milliseconds that a killed process takes to go: awaiting
+    it could be cancelled a second time, and then nobody would have seen it go.
     """
     timed_out = False
     async with asyncio.TaskGroup() as group:
@@ -71,7 +73,8 @@ async def supervise(process: subprocess.Popen[bytes], job: Job, end_all: Callabl
             timed_out = True
         finally:
             end_all()
-        await _ended(process)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(DRAIN_S)
         await asyncio.wait(pumps, timeout=DRAIN_S)
         for pump in pumps:
             pump.cancel()
