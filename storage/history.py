@@ -66,6 +66,7 @@ class History:
         self._whole: dict[bytes, list[int]] = {}
         self._spoken: dict[bytes, list[int]] = {}
         self._said: list[Said] = []
+        self._replies: dict[bytes, int] = {}
         self._summaries: list[int] = []
 
     def read(self, messages: str, response: str | None, tools: str | None, kind: str) -> Said:
@@ -80,6 +81,7 @@ class History:
         if said.reply is None:
             return
         self._whole.setdefault(_step(_last(said.whole), said.reply.whole), []).append(index)
+        self._replies[said.reply.spoken] = index
         self._spoken.setdefault(_step(_last(said.spoken), said.reply.spoken), []).append(index)
         if said.kind == CallKind.COMPACTION and len(said.reply.text) >= SUMMARY_MIN_CHARS:
             self._summaries.append(index)
@@ -108,7 +110,7 @@ class History:
 
         ``nearest`` shares the longest run of ids with it, ``broken`` is the call inside whose output the ids part.
         """
-        if found.calls:
+        if found.calls and not self.goes_on(said, found.calls[0]):
             if all(self._said[call].tools != said.tools for call in found.calls):
                 return JoinCause.EDITED
             if not found.thinking_kept or (broken is not None and self.thinks(broken)):
@@ -117,8 +119,11 @@ class History:
         before = self._said[nearest] if nearest is not None else None
         if self._has_new_summary(said, before):
             return JoinCause.COMPACTED
-        if before is None or not any(key.assistant for key in said.keys):
+        replies = [key.spoken for key in said.keys if key.assistant]
+        if before is None or not replies:
             return JoinCause.ROOT
+        speaker = self._replies.get(replies[-1])
+        before = self._said[speaker] if speaker is not None else before
         return JoinCause.COMPACTED if _has_gap(before, said) else JoinCause.EDITED
 
     def _has_new_summary(self, said: Said, before: Said | None) -> bool:
@@ -212,11 +217,15 @@ def _contains(said: Said, text: str) -> bool:
 
 def _has_gap(before: Said, said: Said) -> bool:
     """Was the middle of the history dropped: its start and its end are there, and less stands between them?"""
-    past = [key.spoken for key in before.keys] + ([before.reply.spoken] if before.reply else [])
+    past = [key.spoken for key in before.keys]
     now = [key.spoken for key in said.keys]
     start = 0
     while start < min(len(past), len(now)) and past[start] == now[start]:
         start += 1
+    if before.reply is not None and before.reply.spoken in now[start:]:
+        past.append(before.reply.spoken)  # else nobody took that reply into the history
+    if not past:
+        return False
     for at in range(len(now) - 1, start - 1, -1):
         if now[at] != past[-1]:
             continue

@@ -77,7 +77,6 @@ class Placer:
         # An exact parent may lie further back than the reply that the prompt continues: ids and text go on beyond it.
         if exact is None or (match.length > prefix and self._history.goes_on(said, exact)):
             found = self._history.continued(said)
-            found = Continued() if exact in found.calls else found
             self.used.update(found.calls)
             nearest = self._nearest(match, found)
             cause = self._cause(len(call.prompt_ids), exact, nearest, match, said, found)

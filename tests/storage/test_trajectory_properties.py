@@ -184,8 +184,9 @@ class World:
         thread.media, thread.pending, thread.sure = [], JoinCause.COMPACTED, len(summary) >= 16
 
     def forget_middle(self, thread: Thread, n: int) -> None:
-        if len(thread.replies()) >= 3 and thread.pending is None:
-            del thread.parts[2:4]
+        replies = thread.replies()
+        if len(replies) >= 3 and thread.pending is None:
+            del thread.parts[replies[0] : replies[1]]
             thread.broke(JoinCause.COMPACTED)
 
     def rewind(self, thread: Thread, n: int) -> None:
