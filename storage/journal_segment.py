@@ -22,6 +22,8 @@ SEGMENT_BYTES: Final = 64 << 20
 """A segment that has reached this size is followed by a new one."""
 FRAME_BYTES_MAX: Final = 1 << 30
 """No frame is longer; a length above it is damage."""
+READ_HEAD_BYTES: Final = 1 << 20
+"""More than any head: it holds an id of some 30 bytes per open call."""
 FORMAT: Final = 1
 """Format of segments; a newer one is refused."""
 
@@ -131,6 +133,14 @@ def head_of(payload: memoryview, path: Path) -> SegmentHead | None:
             "read it with the forge that wrote it, or a newer one",
         )
     return msgspec.convert(known, SegmentHead)
+
+
+def read_head(path: Path) -> SegmentHead | None:
+    """The head of a segment file, or None where it cannot be read."""
+    with path.open("rb") as file:
+        view = memoryview(file.read(READ_HEAD_BYTES))
+    span = frame_at(view, 0, int(path.stem))
+    return head_of(view[span.start : span.end], path) if span is not None else None
 
 
 def payloads(data: bytes, generation: int) -> Iterator[tuple[int, memoryview | None]]:

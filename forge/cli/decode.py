@@ -1,0 +1,56 @@
+"""``forge decode``: turns the journal of a data directory into its dataset."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from forge.storage.errors import BadInput
+
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size_in_bytes(text: str) -> int:
+    """``512M``, ``4G``, ``0``: a size in bytes, with a binary unit."""
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if found is None:
+        raise BadInput(f"--journal-keep: {text!r} is no size", "write it as 512M or 4G")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(epilog="Example: forge decode --data ./data --once")
+    def decode(
+        data: Annotated[Path, typer.Option(help="Data directory of a proxy.", exists=True, file_okay=False)],
+        once: bool = typer.Option(
+            False, help="Decode what is there and end. Calls that a dead proxy left open become interrupted rows."
+        ),
+        rebuild: bool = typer.Option(
+            False, help="Make the dataset anew from the journal's first frame; refused if segments are missing."
+        ),
+        journal_keep: str = typer.Option("4G", help="Decoded journal to keep for a rebuild; the oldest goes first."),
+        catalog: str = typer.Option(
+            "", help="SQL index: postgresql://HOST/NAME. Default: the file catalog.db in the data directory."
+        ),
+        follow_parent: bool = typer.Option(False, hidden=True, help="End when the parent process does."),
+    ) -> None:
+        """Turn the journal of a data directory into Parquet: calls, sessions, samples.
+
+        A running proxy has its own decoder; use this for a data directory whose proxy has ended, or with --rebuild.
+        """
+        from forge.proxy import decoder
+
+        keep = size_in_bytes(journal_keep)
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        decoder.run(
+            data,
+            once=once,
+            rebuild=rebuild,
+            keep_bytes=keep,
+            catalog_url=catalog or None,
+            follow_parent=follow_parent,
+        )

@@ -1,0 +1,132 @@
+"""Frames to intervals: which calls closed, and which sessions changed, between two cuts of one writer.
+
+Pure, and the same frames always give the same intervals, so decoding can start over anywhere. A ``boot`` bounds an
+interval as a ``cut`` does: what a dead writer left is closed before it, and no interval spans two boots.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from forge.storage.frames import Boot, Close, Cut, Data, Open, SessionFrame
+from forge.storage.journal import Entry, Position
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedCall:
+    """All that was recorded of one call: the arguments of ``decode_call``."""
+
+    open: Open
+    request: bytes
+    sent: bytes
+    answer: bytes
+    close: Close
+
+
+@dataclass(slots=True)
+class Interval:
+    """What lies between two bounds. ``first`` is the place of its first frame, ``last`` where the next one begins."""
+
+    writer: int
+    boot: int
+    first: Position
+    last: Position
+    calls: list[ClosedCall] = field(default_factory=list)
+    sessions: list[SessionFrame] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    frame: Open
+    blobs: bytes
+    place: Position
+    pieces: list[tuple[int, bytes]] = field(default_factory=list)
+    """(attempt, engine bytes)."""
+
+    def closed(self, close: Close) -> ClosedCall:
+        request = self.blobs[: self.frame.request_len]
+        sent = self.blobs[self.frame.request_len :] if self.frame.sent_len >= 0 else request
+        answer = b"".join(data for attempt, data in self.pieces if attempt == close.attempt)
+        return ClosedCall(self.frame, request, sent, answer, close)
+
+
+class Assembly:
+    """Feed it one writer's entries in order; it gives an ``Interval`` at each bound.
+
+    ``replay_until``: frames before this place were decoded by an earlier process; of them only the calls that were
+    still open matter.
+    """
+
+    def __init__(self, writer: int, *, boot: int = 0, replay_until: Position | None = None) -> None:
+        self._writer = writer
+        self._boot = boot
+        self._replay_until = replay_until
+        self._open: dict[str, _OpenCall] = {}
+        self._closed: list[ClosedCall] = []
+        self._sessions: list[SessionFrame] = []
+        self._first: Position | None = None
+
+    @property
+    def oldest(self) -> Position | None:
+        """Where the first frame of a call that is still open stands."""
+        return min((call.place for call in self._open.values()), default=None)
+
+    @property
+    def boot(self) -> int:
+        return self._boot
+
+    @property
+    def pending_run(self) -> str | None:
+        """A run that has frames after the last bound; None if nothing waits for one."""
+        for call in self._open.values():
+            return call.frame.run_id
+        for closed in self._closed:
+            return closed.open.run_id
+        return self._sessions[0].run_id if self._sessions else None
+
+    def feed(self, entry: Entry) -> Interval | None:
+        frame = entry.frame
+        replayed = self._replay_until is not None and entry.position < self._replay_until
+        if not replayed and self._first is None:
+            self._first = entry.position
+        match frame:
+            case Open():
+                self._open[frame.call_id] = _OpenCall(frame, entry.blobs, entry.position)
+            case Data():
+                self._data(frame, entry, replayed)
+            case Close():
+                self._close(frame, entry, replayed)
+            case SessionFrame() if not replayed:
+                self._sessions.append(frame)
+            case Cut() | Boot() if not replayed:
+                return self._bound(entry)
+        return None
+
+    def _data(self, frame: Data, entry: Entry, replayed: bool) -> None:
+        call = self._open.get(frame.call_id)
+        if call is not None:
+            call.pieces.append((frame.attempt, entry.blobs))
+        elif not replayed:
+            log.warning("data of an unknown call: call=%s at=%s", frame.call_id, entry.position)
+
+    def _close(self, frame: Close, entry: Entry, replayed: bool) -> None:
+        call = self._open.pop(frame.call_id, None)
+        if replayed:
+            return
+        if call is None:
+            log.warning("close of an unknown call: call=%s at=%s", frame.call_id, entry.position)
+            return
+        self._closed.append(call.closed(frame))
+
+    def _bound(self, entry: Entry) -> Interval:
+        # The boot that opened the interval names it: a boot frame ends the interval of the boot before it.
+        interval = Interval(
+            self._writer, self._boot, self._first or entry.position, entry.end, self._closed, self._sessions
+        )
+        self._closed, self._sessions, self._first = [], [], None
+        if isinstance(entry.frame, Boot):
+            self._boot = entry.frame.boot
+        return interval
