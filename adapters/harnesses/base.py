@@ -75,7 +75,7 @@ class HarnessAdapter(ABC):
     packages: ClassVar[tuple[Package, ...]]
     """Installed in this order; each is one folder of the cache."""
     transcripts: ClassVar[tuple[str, ...]]
-    """Globs relative to HOME: the harness's own record of a session."""
+    """Globs relative to HOME of the harness's own record of a session; ``*`` crosses folders."""
 
     @abstractmethod
     def launch(self, request: LaunchRequest) -> Launch:

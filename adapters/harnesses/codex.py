@@ -41,7 +41,7 @@ class Codex(HarnessAdapter):
     version: ClassVar[str] = PACKAGE.version
     wire: ClassVar[str] = "responses"
     packages: ClassVar[tuple[Package, ...]] = (PACKAGE,)
-    transcripts: ClassVar[tuple[str, ...]] = (".codex/sessions/**/*.jsonl",)
+    transcripts: ClassVar[tuple[str, ...]] = (".codex/sessions/*.jsonl",)
 
     def launch(self, request: LaunchRequest) -> Launch:
         root = inside(request.installs, PACKAGE.folder, "codex_cli_bin")

@@ -34,7 +34,7 @@ class Pi(HarnessAdapter):
     version: ClassVar[str] = PACKAGE.version
     wire: ClassVar[str] = "chat"
     packages: ClassVar[tuple[Package, ...]] = (NODE, PACKAGE)
-    transcripts: ClassVar[tuple[str, ...]] = (".pi/agent/sessions/**/*.jsonl",)
+    transcripts: ClassVar[tuple[str, ...]] = (".pi/agent/sessions/*.jsonl",)
 
     def launch(self, request: LaunchRequest) -> Launch:
         return Launch(
