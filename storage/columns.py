@@ -185,5 +185,5 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {"calls": CALLS, "sessions": SESS
 
 def schema(table: str) -> pa.Schema:
     """The Arrow schema of ``calls``, ``sessions`` or ``samples``."""
-    fields = [pa.field(c.name, c.type, nullable=c.nullable, metadata={"doc": c.doc}) for c in TABLES[table]]
+    fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in TABLES[table]]
     return pa.schema(fields, metadata={"forge.schema_version": str(SCHEMA_VERSION), "forge.table": table})

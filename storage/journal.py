@@ -8,20 +8,18 @@ which reads the same files from another process.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
-import msgspec
-
 from forge import __version__
 from forge.storage.files import fsync_dir, lock_file
-from forge.storage.frames import AnyFrame, Boot, Close, Cut, Open, decode, encode
+from forge.storage.frames import AnyFrame, Boot, Close, Cut, Open, encode
 from forge.storage.journal_flush import Flusher, JournalFull
 from forge.storage.journal_reader import Damage, Entry, JournalReader
+from forge.storage.journal_recovery import left_behind, next_boot
 from forge.storage.journal_segment import (
     FORMAT,
     FRAME_BYTES_MAX,
@@ -31,9 +29,7 @@ from forge.storage.journal_segment import (
     Position,
     SegmentHead,
     frame_header,
-    head_of,
     journal_dir,
-    payloads,
     segment_path,
     segments,
     writers,
@@ -72,7 +68,15 @@ class JournalWriter:
     bytes_since_cut: int
 
     def __init__(
-        self, directory: Path, writer: int, *, boot: int, run_id: str, durability: Durability, lock: int
+        self,
+        directory: Path,
+        writer: int,
+        *,
+        boot: int,
+        run_id: str,
+        durability: Durability,
+        segment_bytes: int,
+        lock: int,
     ) -> None:
         self.directory = directory
         self.writer = writer
@@ -81,11 +85,13 @@ class JournalWriter:
         self.durability = durability
         self.interrupted = []
         self.bytes_since_cut = 0
+        self._segment_bytes = segment_bytes
         self._lock = lock
         self._fd = -1
         self._segment = 0
         self._size = 0
         self._ragged = False
+        self._why = ""
         self._opens: dict[str, None] = {}
         self._flusher = Flusher(f"journal-flush-w{writer:02d}")
 
@@ -97,6 +103,7 @@ class JournalWriter:
         *,
         run_id: str,
         durability: Durability = "process",
+        segment_bytes: int = SEGMENT_BYTES,
         wall_us: Callable[[], int] = _wall_us,
     ) -> Self:
         """Takes the folder, closes the calls that the last writer left open, and writes the ``boot`` frame."""
@@ -104,8 +111,16 @@ class JournalWriter:
         directory.mkdir(parents=True, exist_ok=True)
         lock = lock_file(directory / "lock", f"data directory {data} is in use")
         try:
-            boot = _next_boot(data)
-            journal = cls(directory, writer, boot=boot, run_id=run_id, durability=durability, lock=lock)
+            boot = next_boot(data)
+            journal = cls(
+                directory,
+                writer,
+                boot=boot,
+                run_id=run_id,
+                durability=durability,
+                segment_bytes=segment_bytes,
+                lock=lock,
+            )
         except BaseException:
             os.close(lock)
             raise
@@ -141,7 +156,7 @@ class JournalWriter:
     def append_many(self, items: Sequence[tuple[AnyFrame, Sequence[Blob]]]) -> Position:
         """The same for several frames in order. ``JournalFull.written`` says how many of them are in the file."""
         self._mend()
-        if self._size >= SEGMENT_BYTES:
+        if self._size >= self._segment_bytes:
             self._rotate()
         buffers: list[Blob] = []
         ends: list[int] = []
@@ -246,60 +261,14 @@ class JournalWriter:
 
     def _resume(self) -> None:
         """Finds the calls left open, and goes on in the last segment if its end is clean, else in a new one."""
-        there = segments(self.directory)
-        found = list(_scan(self.directory, there))
-        for segment in reversed(found):
-            self._opens |= dict.fromkeys(segment.opens)
-        closed = {call for segment in found for call in segment.closed}
-        self._opens = {call: None for call in self._opens if call not in closed}
-        self._segment = there[-1] if there else 0
-        if not found or not found[0].clean or found[0].size >= SEGMENT_BYTES:
+        left = left_behind(self.directory)
+        self._opens = dict.fromkeys(left.opens)
+        self._segment = left.segment
+        if not left.clean or left.size >= self._segment_bytes:
             self._rotate()
             return
-        path = segment_path(self.directory, self._segment)
-        self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        self._size = found[0].size
-
-
-class _Scan(msgspec.Struct):
-    """What one segment says of open and closed calls."""
-
-    opens: list[str]
-    closed: set[str]
-    size: int
-    clean: bool
-    """It ends with a whole frame."""
-
-
-def _scan(directory: Path, numbers: Sequence[int]) -> Iterable[_Scan]:
-    """Segments from the newest back to the first one whose head can be read (it names the calls open before it)."""
-    for number in reversed(numbers):
-        path = segment_path(directory, number)
-        data = path.read_bytes()
-        scan = _Scan(opens=[], closed=set(), size=len(data), clean=bool(data))
-        headed = False
-        for offset, payload in payloads(data, number):
-            scan.clean = payload is not None
-            head = head_of(payload, path) if payload is not None and offset == 0 else None
-            if head is not None:
-                headed = True
-                scan.opens += head.opens
-            elif payload is not None:
-                _scan_frame(scan, payload)
-        yield scan
-        if headed:
-            return
-
-
-def _scan_frame(scan: _Scan, payload: memoryview) -> None:
-    try:
-        frame, _ = decode(payload)
-    except (msgspec.DecodeError, ValueError):
-        return
-    if isinstance(frame, Open):
-        scan.opens.append(frame.call_id)
-    elif isinstance(frame, Close):
-        scan.closed.add(frame.call_id)
+        self._fd = os.open(segment_path(self.directory, left.segment), os.O_WRONLY | os.O_CLOEXEC)
+        self._size = left.size
 
 
 def _after(buffers: list[Blob], done: int) -> list[Blob]:
@@ -312,23 +281,3 @@ def _after(buffers: list[Blob], done: int) -> list[Blob]:
     if done:
         rest[0] = memoryview(rest[0])[done:]
     return rest
-
-
-def _next_boot(data: Path) -> int:
-    """Counts the starts over a data directory, over all writers."""
-    fd = os.open(data / "journal" / "boot", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        text = os.pread(fd, 32, 0).decode(errors="replace").strip()
-        boot = (int(text) if text.isdigit() else _last_boot(data)) + 1
-        os.pwrite(fd, f"{boot:016d}\n".encode(), 0)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    return boot
-
-
-def _last_boot(data: Path) -> int:
-    """The highest boot number that names a part: parts of a lost journal must never be written over."""
-    names = [p.name.split("-") for p in data.glob("calls/*/part-*.parquet")]
-    return max((int(n[2]) for n in names if len(n) == 5 and n[2].isdigit()), default=0)
