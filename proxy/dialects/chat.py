@@ -59,9 +59,16 @@ def error_body(*, code: str, message: str, param: str | None = None) -> bytes:
 
 
 def prepare(
-    body: bytes, asked: Mapping[str, bytes | Raw], *, engine: Engine, overrides: Overrides, stream: bool
+    body: bytes,
+    asked: Mapping[str, bytes | Raw],
+    *,
+    engine: Engine,
+    overrides: Overrides,
+    stream: bool,
+    notices: Sequence[Mapping[str, Any]] = (),
 ) -> Outgoing:
-    """A chat request made ready for the engine: the session's edits, then what we ask for ourselves."""
+    """A chat request made ready for the engine: the session's edits, then what we ask for ourselves. ``notices``
+    are the edits already made."""
     over = overlay(asked, overrides)
     sent: dict[str, bytes | Raw] = dict(asked)
     for name, value in over.changes.items():
@@ -78,6 +85,7 @@ def prepare(
     if "model" in over.changes and "model" in asked:
         own = bytes(asked["model"])
         ask = replace(ask, cuts=(*ask.cuts, Cut(b"model", own, own)))
+    edits = [*notices, *over.edits]
     model = msgspec.json.decode(asked["model"]) if "model" in asked else None
     return Outgoing(
         body=out,
@@ -87,7 +95,7 @@ def prepare(
         model_requested=model if isinstance(model, str) else None,
         sampling_asked=sampling(asked),
         sampling_sent=recorded,
-        edits=msgspec.json.encode(over.edits).decode() if over.edits else None,
+        edits=msgspec.json.encode(edits).decode() if edits else None,
         hints=chat_hints(asked),
         context=_choice_count(asked),
     )
