@@ -27,10 +27,14 @@ __all__ = ["Fault", "Gate", "ScriptedEngine", "Served", "Turn", "WordTokenizer"]
 class ScriptedEngine:
     """Listens on 127.0.0.1 at ``url``. ``served`` holds every generation, ``admin`` every publication request."""
 
-    def __init__(self, *, model: str = "policy", max_model_len: int = 4096, key: str | None = None) -> None:
+    def __init__(
+        self, *, model: str = "policy", max_model_len: int = 4096, key: str | None = None, embedded: bool = False
+    ) -> None:
         self.model = model
         self.max_model_len = max_model_len
         self.key = key
+        self.embedded = embedded
+        """Says its weights' digest, as our embedded server does."""
         self.tokenizer = WordTokenizer()
         self.gate = Gate()
         self.turns: deque[Turn] = deque()
@@ -97,7 +101,8 @@ class ScriptedEngine:
             "/health": {},
             "/version": {"version": "0.32.0"},
             "/is_paused": {"is_paused": not self.resumed.is_set()},
-            "/weight_info": {"weight_version": self.weight_version, "weight_digest": self.weight_digest},
+            "/weight_info": {"weight_version": self.weight_version}
+            | ({"weight_digest": self.weight_digest} if self.embedded else {}),
             "/v1/models": {
                 "object": "list",
                 "data": [{"id": self.model, "object": "model", "max_model_len": self.max_model_len}],
@@ -253,7 +258,7 @@ class ScriptedEngine:
     def _log_prob_entry(self, token: int, request: Json) -> Json:
         piece = self.tokenizer.decode([token])
         wanted = int(request.get("top_logprobs") or 0)
-        heat = float(request.get("temperature", 1.0)) if self.logprobs_mode == "processed" else 1.0
+        heat = (request.get("temperature") or 1.0) if self.logprobs_mode == "processed" else 1.0
         top = [
             {"token": f"alt{n}", "logprob": -0.25 - 1.5 * n / heat, "bytes": list(f"alt{n}".encode())}
             for n in range(wanted)
@@ -287,6 +292,7 @@ class ScriptedEngine:
             "model": self.model,
         }
         role = _choice({"role": "assistant", "content": ""})
+        usage_due = bool((served.json.get("stream_options") or {}).get("include_usage"))
         gate = served.turn.gate or self.gate
         await gate.passed()
         prompt = served.prompt_ids if asked else None
@@ -302,8 +308,9 @@ class ScriptedEngine:
             log_probs = self._log_probs(served, chunk.ids)
             if chunk.delta or chunk.finish or asked or log_probs:
                 choice = _choice(chunk.delta, log_probs, chunk.finish) | {"token_ids": chunk.ids if asked else None}
-                yield _event(head | {"choices": [choice]})
-        if (served.json.get("stream_options") or {}).get("include_usage"):
+                tail = {"system_fingerprint": "scripted"} if chunk.finish and not usage_due else {}
+                yield _event(head | {"choices": [choice]} | tail)
+        if usage_due:
             usage = {"choices": [], "usage": self._usage(served), "system_fingerprint": "scripted"}
             yield _event(head | usage)
         if not served.turn.fault.no_done and not served.turn.fault.no_finish:

@@ -1,0 +1,222 @@
+"""From a request at the door to an accepted call: whose it is, what it is for, what the run lays over it.
+
+Between the choice of a replica and the call's start nothing is awaited, so a publication that waits for running
+calls cannot miss one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from forge.proxy.attribution import Signs, signs, stored
+from forge.proxy.call import Exchange
+from forge.proxy.deps import Deps
+from forge.proxy.dialects.base import Dialect, Outgoing, Overrides
+from forge.proxy.engines import ENGINES
+from forge.proxy.history import Fingerprint, fingerprint
+from forge.proxy.kinds import Seen, kind_of
+from forge.proxy.pool import Replica
+from forge.proxy.recorder import wall_us
+from forge.proxy.refusal import Refused
+from forge.proxy.sessions import Live
+from forge.proxy.stop import clean_stop
+from forge.storage.frames import Close, Open
+from forge.storage.records import CallStatus
+
+DEFAULT_ENGINE: Final = "vllm"
+"""How a request is read while no policy server is known."""
+
+
+async def accept(
+    deps: Deps, request: web.BaseRequest, dialect: Dialect, body: bytes, live: Live | None, rule: str
+) -> web.StreamResponse:
+    """Serves the call. ``live`` is None for a request without a key of ours."""
+    if not await deps.pool.passed(deps.config.limits.hold_s):
+        raise Refused(503, "publishing", "new weights have been loading for too long")
+    call_id = deps.ids.call_id()
+    if live is not None and not live.is_open:
+        raise _late(deps, Arrival(request, dialect, body, call_id, live, rule))
+    replica = deps.pool.pick(live.replica if live else None)
+    engine = replica.engine if replica else ENGINES[DEFAULT_ENGINE]
+    outgoing = dialect.request(body, engine=engine, overrides=_overrides(deps, live, replica), call_id=call_id)
+    said = signs(request.headers, outgoing.hints)
+    seen = fingerprint(body)
+    if live is None:
+        live, rule = _implicit(deps, said, seen)
+    budget = live.spent()
+    if budget is not None:
+        return await clean_stop(request, dialect, outgoing, engine=engine, call_id=call_id, budget=budget)
+    retry_of = _retry(live, seen, call_id)
+    return await _serve(deps, Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said, retry_of))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What is known of a call when it is accepted. The later fields are missing for one that comes late."""
+
+    request: web.BaseRequest
+    dialect: Dialect
+    body: bytes
+    call_id: str
+    live: Live
+    rule: str
+    replica: Replica | None = None
+    outgoing: Outgoing | None = None
+    said: Signs | None = None
+    retry_of: str | None = None
+
+    def frame(self, deps: Deps) -> Open:
+        return Open(
+            call_id=self.call_id,
+            session_id=self.live.id,
+            run_id=self.live.record.run_id,
+            boot=deps.recorder.journal.boot,
+            mono_us=deps.recorder.now(),
+            writer=deps.recorder.journal.writer,
+            wall_us=wall_us(),
+            dialect=self.dialect.name,
+            path=self.request.rel_url.raw_path,
+            request_len=len(self.body),
+            attribution=self.rule,
+            headers=stored(self.request.headers),
+            retry_of=self.retry_of,
+            **self._who(),
+            **self._what(),
+            **self._where(),
+        )
+
+    def _who(self) -> dict[str, Any]:
+        record, said = self.live.record, self.said
+        who: dict[str, Any] = {"harness": record.harness, "harness_version": record.harness_version}
+        if said is None or self.outgoing is None:
+            return who
+        kind, rule = kind_of(Seen(self.request.headers, self.outgoing.hints, said))
+        return {
+            "harness": record.harness or said.harness,
+            "harness_version": record.harness_version or said.harness_version,
+            "agent_id": said.agent_id,
+            "kind": kind.value,
+            "kind_rule": rule,
+        }
+
+    def _what(self) -> dict[str, Any]:
+        outgoing = self.outgoing
+        if outgoing is None:
+            return {"stream": False}
+        return {
+            "stream": outgoing.stream,
+            "sent_len": len(outgoing.body) if outgoing.edited else -1,
+            "model_requested": outgoing.model_requested,
+            "sampling_asked": outgoing.sampling_asked,
+            "sampling_sent": outgoing.sampling_sent,
+            "edits": outgoing.edits,
+        }
+
+    def _where(self) -> dict[str, Any]:
+        replica = self.replica
+        if replica is None:
+            return {}
+        return {
+            "engine": replica.engine.name,
+            "replica": replica.url,
+            "policy_version": replica.policy.version,
+            "policy_lineage": replica.policy.lineage,
+            "weight_digest": replica.policy.digest,
+            "version_source": replica.version_source.value,
+            "logprobs_mode": replica.abilities.logprobs_mode,
+            "template_hash": replica.abilities.template_hash,
+            "tokenizer_hash": replica.abilities.tokenizer_hash,
+        }
+
+
+async def _serve(deps: Deps, arrival: Arrival) -> web.StreamResponse:
+    outgoing, live = arrival.outgoing, arrival.live
+    task = asyncio.current_task()
+    assert outgoing is not None
+    assert task is not None
+    recording = deps.recorder.open(arrival.frame(deps), arrival.body, outgoing.body if outgoing.edited else b"")
+    answer = bytearray()
+    if live.counts_tokens:
+        recording.tap = answer.extend
+    exchange = Exchange(
+        request=arrival.request,
+        dialect=arrival.dialect,
+        outgoing=outgoing,
+        replica=arrival.replica,
+        recording=recording,
+        pool=deps.pool,
+        client=deps.client,
+        limits=deps.config.limits,
+        metrics=deps.metrics,
+    )
+    live.begin(recording.call_id, task)
+    deps.metrics.in_flight.inc()
+    try:
+        return await exchange.run()
+    finally:
+        deps.metrics.in_flight.dec()
+        if exchange.replica is not None:
+            live.replica = exchange.replica.url
+            if live.counts_tokens:
+                _count(live, exchange.replica, bytes(answer), stream=outgoing.stream)
+        live.end(recording.call_id)
+
+
+def _count(live: Live, replica: Replica, answer: bytes, *, stream: bool) -> None:
+    """Tokens against the session's budgets, from the engine's own answer."""
+    try:
+        choices = replica.engine.read_stream(answer) if stream else replica.engine.read_whole(answer)
+    except ValueError:
+        return
+    for choice in choices:
+        output = len(choice.output_ids) or (choice.completion_tokens or 0)
+        prompt = len(choice.prompt_ids) or (choice.prompt_tokens or 0)
+        live.output_tokens += output
+        live.context = max(live.context, prompt + output)
+
+
+def _overrides(deps: Deps, live: Live | None, replica: Replica | None) -> Overrides:
+    abilities = replica.abilities if replica else None
+    budgets = live.budgets if live else None
+    context = abilities.max_model_len if abilities else None
+    left: int | None = None
+    if live is not None and budgets is not None:
+        if budgets.output_tokens is not None:
+            left = max(1, budgets.output_tokens - live.output_tokens)
+        if budgets.context is not None:
+            context = min(context or budgets.context, budgets.context)
+    sampling = live.sampling if live is not None and live.sampling is not None else deps.config.sampling
+    model = deps.config.model or (abilities.model if abilities else None)
+    return Overrides(sampling=sampling, model=model, max_tokens_cap=left, context_len=context)
+
+
+def _implicit(deps: Deps, said: Signs, seen: Fingerprint | None) -> tuple[Live, str]:
+    """The session of a request that names none of ours: by the harness's own id, else by longest prefix."""
+    if said.external_id is None and seen is not None:
+        known = deps.registry.get(deps.shared.session_of(seen) or "")
+        if known is not None and known.is_open:
+            deps.shared.note(seen, known.id)
+            return known, "prefix"
+    live = deps.registry.implicit(said.external_id, said.harness, said.harness_version, deps.policy())
+    if seen is not None:
+        deps.shared.note(seen, live.id)
+    return live, said.rule if said.external_id is not None else "implicit"
+
+
+def _retry(live: Live, seen: Fingerprint | None, call_id: str) -> str | None:
+    """The call that this one repeats. One that still runs is no retry: parallel sub-agents may ask the same."""
+    earlier = live.history.note(seen, call_id) if seen is not None else None
+    return None if earlier is None or earlier in live.running else earlier
+
+
+def _late(deps: Deps, arrival: Arrival) -> Refused:
+    """A call after its session's close: a row of its own, and a 409."""
+    recording = deps.recorder.open(arrival.frame(deps), arrival.body, b"")
+    message = f"session {arrival.live.id} is closed"
+    end = Close(call_id=arrival.call_id, status=CallStatus.LATE.value, http_status=409, error=message)
+    recording.close(end)
+    return Refused(409, "session_closed", message)

@@ -1,0 +1,172 @@
+"""Whose call is it? What harnesses say of themselves on the wire, as one data table, and how it is read.
+
+Strongest first: our key, the path (both decided in ``server``), the harness's own session headers, body fields,
+longest prefix. Of harnesses only header names and body shapes are known here, never commands or files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+VALUE_MAX: Final = 256
+"""Longer ids than this are no ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessWire:
+    """One harness as the wire shows it."""
+
+    name: str
+    agent: re.Pattern[str]
+    """Its User-Agent; the first group is the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHeader:
+    """A header that carries a session id. ``agent_in``: if that header is there too, this id is a sub-agent's."""
+
+    name: str
+    harness: str | None = None
+
+
+HARNESSES: Final = (
+    HarnessWire("codex", re.compile(r"codex[\w-]*/([\w.+-]+)")),
+    HarnessWire("claude-code", re.compile(r"claude-cli/([\w.+-]+)")),
+    HarnessWire("opencode", re.compile(r"opencode/([\w.+-]+)")),
+    HarnessWire("qwen-code", re.compile(r"QwenCode/([\w.+-]+)")),
+    HarnessWire("gemini-cli", re.compile(r"GeminiCLI/([\w.+-]+)")),
+    HarnessWire("openclaw", re.compile(r"openclaw/([\w.+-]+)", re.IGNORECASE)),
+    HarnessWire("zeroclaw", re.compile(r"zeroclaw/([\w.+-]+)", re.IGNORECASE)),
+    HarnessWire("hermes", re.compile(r"HermesAgent/([\w.+-]+)")),
+    HarnessWire("pi", re.compile(r"\bpi(?:-coding-agent)?/([\w.+-]+)")),
+)
+
+PARENT_HEADERS: Final = (("x-parent-session-id", "x-session-id", "opencode"),)
+"""(header with the session's id, header with the sub-agent's, harness)."""
+
+SESSION_HEADERS: Final = (
+    SessionHeader("x-claude-code-session-id", "claude-code"),
+    SessionHeader("session-id"),
+    SessionHeader("session_id"),
+    SessionHeader("x-session-id"),
+    SessionHeader("x-session-affinity"),
+)
+AGENT_HEADERS: Final = ("x-claude-code-agent-id",)
+CODEX_METADATA: Final = "x-codex-turn-metadata"
+CODEX_THREAD: Final = "thread-id"
+CODEX_SUBAGENT: Final = ("x-codex-parent-thread-id", "x-openai-subagent")
+
+STORED_HEADERS: Final = frozenset(
+    {
+        "user-agent",
+        "content-type",
+        "accept",
+        "x-client-request-id",
+        "x-stainless-retry-count",
+        "x-stainless-lang",
+        "x-stainless-package-version",
+        "originator",
+        "openai-beta",
+        "anthropic-beta",
+        "anthropic-version",
+        "traceparent",
+        CODEX_METADATA,
+        "x-codex-window-id",
+        CODEX_THREAD,
+        *CODEX_SUBAGENT,
+        *AGENT_HEADERS,
+        *(header.name for header in SESSION_HEADERS),
+        *(parent for parent, _, _ in PARENT_HEADERS),
+    }
+)
+"""Request headers that reach the journal; everything else (keys, cookies) is left out."""
+
+OPENCLAW_TEXT: Final = re.compile(r"\bsessionId=([0-9a-fA-F-]{8,64})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a request says of its sender."""
+
+    harness: str | None
+    harness_version: str | None
+    external_id: str | None
+    """The harness's own session id."""
+    rule: str
+    """``header`` or ``body``: where the id stood."""
+    agent_id: str | None
+    turn: Mapping[str, Any]
+    """Codex's turn metadata, where there is some."""
+
+
+def signs(headers: Mapping[str, str], hints: Mapping[str, Any]) -> Signs:
+    """``headers``: a case-insensitive mapping. ``hints``: the body fields that the dialect picked out."""
+    harness, version = _harness(headers.get("user-agent", ""))
+    turn = _object(headers.get(CODEX_METADATA))
+    if turn and harness is None:
+        harness = "codex"
+    external, agent, named = _from_headers(headers, turn)
+    rule = "header"
+    if external is None:
+        external, rule = _from_body(hints), "body"
+    return Signs(harness or named, version, _id(external), rule, _id(agent), turn)
+
+
+def stored(headers: Mapping[str, str]) -> dict[str, str]:
+    """The allow-listed headers."""
+    return {name.lower(): value for name, value in headers.items() if name.lower() in STORED_HEADERS}
+
+
+def _harness(agent: str) -> tuple[str | None, str | None]:
+    for wire in HARNESSES:
+        found = wire.agent.search(agent)
+        if found is not None:
+            return wire.name, found.group(1)
+    return None, None
+
+
+def _from_headers(headers: Mapping[str, str], turn: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+    """(session id, sub-agent id, harness)."""
+    for parent, child, harness in PARENT_HEADERS:
+        if headers.get(parent):
+            return headers[parent], headers.get(child), harness
+    agent = next((headers[name] for name in AGENT_HEADERS if headers.get(name)), None)
+    if agent is None and any(headers.get(name) for name in CODEX_SUBAGENT):
+        agent = headers.get(CODEX_THREAD) or str(turn.get("thread_id") or "") or None
+    for header in SESSION_HEADERS:
+        if headers.get(header.name):
+            return headers[header.name], agent, header.harness
+    return None, agent, None
+
+
+def _from_body(hints: Mapping[str, Any]) -> str | None:
+    client = hints.get("client_metadata")
+    if isinstance(client, Mapping) and client.get("session_id"):
+        return str(client["session_id"])
+    metadata = hints.get("metadata")
+    if isinstance(metadata, Mapping):
+        user = _object(str(metadata.get("user_id") or ""))
+        if user.get("session_id"):
+            return str(user["session_id"])
+    if hints.get("prompt_cache_key"):
+        return str(hints["prompt_cache_key"])
+    found = OPENCLAW_TEXT.search(str(hints.get("first_user") or ""))
+    return found.group(1) if found else None
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    if not text or not text.startswith("{"):
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
+
+
+def _id(value: str | None) -> str | None:
+    return value if value and len(value) <= VALUE_MAX and value.isprintable() else None

@@ -1,0 +1,338 @@
+"""One call's path: accepted by its ``open`` frame, asked of an engine, streamed back, ended by its ``close`` frame.
+
+Owns the order that the promises need: ``open`` before the engine is called, ``data`` before a piece that can be
+acted on, ``close`` before the last one. Every way out, a vanished client included, writes exactly one ``close``.
+Knows dialects and engines by their Protocols only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from forge.proxy.config import Limits
+from forge.proxy.delivery import Delivery
+from forge.proxy.dialects.base import Answer, Dialect, Outgoing
+from forge.proxy.metrics import Metrics
+from forge.proxy.pool import Pool, Replica
+from forge.proxy.recorder import Recording
+from forge.proxy.upstream import BrokeOff, EngineClient, NotBegun, Reply
+from forge.storage.frames import Close
+from forge.storage.journal import JournalFull
+from forge.storage.records import CallStatus
+
+log = logging.getLogger(__name__)
+
+CHAT_PATH: Final = "/v1/chat/completions"
+STREAM_TYPE: Final = "text/event-stream"
+BODY_TYPES: Final = (STREAM_TYPE, "application/json")
+AGAIN: Final = (429, 503)
+"""Statuses that say the engine has not begun."""
+ERROR_TEXT: Final = 500
+"""Characters of an engine's error that a row keeps."""
+CALL_HEADER: Final = "X-Forge-Call-Id"
+
+
+class Failed(Exception):
+    """No answer of the engine can be given."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One accepted call."""
+
+    request: web.BaseRequest
+    dialect: Dialect
+    outgoing: Outgoing
+    replica: Replica | None
+    recording: Recording
+    pool: Pool
+    client: EngineClient
+    limits: Limits
+    metrics: Metrics
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    delivery: Delivery = field(init=False)
+    engine_status: int | None = None
+    content_type: str = ""
+    http_status: int | None = None
+
+    def __post_init__(self) -> None:
+        self.delivery = Delivery(self.request, self.recording, self.limits.write_s)
+
+    async def run(self) -> web.StreamResponse:
+        """Raises ``ClientLeft`` once the call is closed as aborted; a cancelled task does the same."""
+        try:
+            return await self._run()
+        except JournalFull as error:
+            return await self._withhold(error)
+        finally:
+            if not self.recording.closed:
+                self._close_quietly(CallStatus.ABORTED, "the client left before the end")
+
+    async def _run(self) -> web.StreamResponse:
+        try:
+            reply = await self._send()
+        except Failed as failed:
+            return await self._fail(failed)
+        try:
+            self.engine_status, self.content_type = reply.status, reply.content_type
+            if reply.status != 200:
+                return await self._engine_error(reply)
+            if reply.content_type not in BODY_TYPES:
+                return await self._fail(self._foreign(reply))
+            if self.outgoing.stream:
+                return await self._stream(reply)
+            return await self._whole(reply)
+        finally:
+            reply.close()
+            if self.replica is not None:
+                self.pool.end(self.replica)
+
+    # Asking
+
+    async def _send(self) -> Reply:
+        """The engine's status and headers. Asks again only where the engine cannot have begun."""
+        why = "no policy server is up"
+        for number in range(self.limits.attempts):
+            if number:
+                self.metrics.resent.inc()
+                await self._again(number)
+            replica = self.replica
+            if replica is None:
+                continue
+            self.recording.attempt = number
+            last = number == self.limits.attempts - 1
+            self.pool.begin(replica)
+            try:
+                reply = await self.client.send("POST", replica.url + CHAT_PATH, self.outgoing.body)
+            except NotBegun as error:
+                why = f"the policy server {replica.url} cannot be reached: {error}"
+                self.pool.down(replica, why)
+                self._attempt(error=why)
+                self.pool.end(replica)
+                continue
+            except BrokeOff as error:
+                self.pool.end(replica)
+                message = f"the policy server {replica.url} broke off before it answered: {error}"
+                raise Failed(502, "upstream_broke_off", message) from error
+            except BaseException:
+                self.pool.end(replica)
+                raise
+            self.pool.up(replica)
+            if reply.status not in AGAIN or last or (wait := self._wait(reply, number)) is None:
+                self._attempt(status=reply.status)
+                return reply
+            text = await self._refused(reply, replica)
+            self._attempt(status=reply.status, error=text)
+            await asyncio.sleep(wait)
+        raise Failed(503, "policy_unavailable", why)
+
+    async def _refused(self, reply: Reply, replica: Replica) -> str:
+        try:
+            return (await reply.body(self.limits.error_body_bytes))[:ERROR_TEXT].decode(errors="replace")
+        finally:
+            reply.close()
+            self.pool.end(replica)
+
+    async def _again(self, number: int) -> None:
+        """Before another attempt: lets a publication end, and chooses a replica anew."""
+        if self.replica is None or self.attempts[-1].get("status") is None:
+            await asyncio.sleep(self.limits.backoff_s * 2 ** (number - 1))
+        await self.pool.passed(self.limits.hold_s)
+        self.replica = self.pool.pick(self.replica.url if self.replica else None)
+
+    def _wait(self, reply: Reply, number: int) -> float | None:
+        """How long to wait after a 429 or 503; None if that is for the client to decide."""
+        stated = reply.headers.get("Retry-After", "")
+        wait = float(stated) if stated.isdigit() else self.limits.backoff_s * 2**number
+        return wait if wait <= self.limits.retry_after_s else None
+
+    def _attempt(self, *, status: int | None = None, error: str | None = None) -> None:
+        replica = self.replica.url if self.replica else ""
+        entry: dict[str, Any] = {"replica": replica, "at_us": self.recording.recorder.now() - self.recording.opened_us}
+        if status is not None:
+            entry["status"] = status
+        if error is not None:
+            entry["error"] = error
+        self.attempts.append(entry)
+
+    # Answering
+
+    async def _stream(self, reply: Reply) -> web.StreamResponse:
+        headers = {
+            "Content-Type": self.dialect.content_type_stream,
+            "Cache-Control": "no-cache",
+            CALL_HEADER: self.recording.call_id,
+        }
+        await self._start(web.StreamResponse(headers=headers))
+        answer = self._answer()
+        broken: str | None = None
+        try:
+            async for chunk in self._chunks(reply, answer):
+                self.recording.data(chunk)
+                await self.delivery.give(answer.feed(chunk))
+        except BrokeOff as error:
+            broken = f"the policy server broke off: {error}"
+        for piece in answer.finish():
+            self.delivery.hold(piece.data)
+        if answer.finish_reason == "abort":
+            message = "the policy server aborted this generation; ask again"
+            self.delivery.replace_held(self.dialect.stream_error(code="generation_aborted", message=message))
+        await self._close(*_ended(answer, broken))
+        return await self.delivery.release()
+
+    async def _whole(self, reply: Reply) -> web.StreamResponse:
+        answer = self._answer()
+        broken: str | None = None
+        size = 0
+        try:
+            async for chunk in self._chunks(reply, answer):
+                size += len(chunk)
+                if size > self.limits.answer_bytes:
+                    raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
+                self.recording.data(chunk)
+                for piece in answer.feed(chunk):
+                    self.delivery.hold(piece.data)
+        except BrokeOff as error:
+            broken = f"the policy server broke off: {error}"
+        for piece in answer.finish():
+            self.delivery.hold(piece.data)
+        status = 200 if answer.error is None else 502
+        if answer.finish_reason == "abort":
+            status, message = 503, "the policy server aborted this generation; ask again"
+            self.delivery.replace_held(self.dialect.error(503, code="generation_aborted", message=message))
+        self.http_status = status
+        await self._close(*_ended(answer, broken))
+        return await self._give_body(status)
+
+    async def _chunks(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+        """The engine's bytes; keepalives to a streaming client while there are none."""
+        while True:
+            wait = self.limits.end_s if answer.complete else self.limits.keepalive_s
+            try:
+                async with asyncio.timeout(wait):
+                    chunk = await reply.chunk()
+            except TimeoutError:
+                if answer.complete:
+                    return
+                if self.delivery.started:
+                    await self.delivery.write(self.dialect.keepalive)
+                continue
+            if not chunk:
+                return
+            yield chunk
+
+    def _answer(self) -> Answer:
+        assert self.replica is not None
+        return self.dialect.answer(
+            self.outgoing, engine=self.replica.engine, call_id=self.recording.call_id, created=int(time.time())
+        )
+
+    async def _engine_error(self, reply: Reply) -> web.StreamResponse:
+        """The engine's own error, with its status and words."""
+        body = await reply.body(self.limits.error_body_bytes)
+        self.recording.data(body)
+        if reply.status < 400:
+            message = f"the policy server answered {reply.status}, which is no answer to a call"
+            return await self._fail(Failed(502, "upstream_not_an_engine", message))
+        self.delivery.hold(self.dialect.engine_error(reply.status, body, self.outgoing))
+        self.http_status = reply.status
+        await self._close(CallStatus.ERROR, body[:ERROR_TEXT].decode(errors="replace"))
+        passed = {"Retry-After": reply.headers["Retry-After"]} if "Retry-After" in reply.headers else {}
+        return await self._give_body(reply.status, passed)
+
+    def _foreign(self, reply: Reply) -> Failed:
+        url = f"{self.replica.url if self.replica else ''}{CHAT_PATH}"
+        kind = reply.content_type or "nothing"
+        return Failed(502, "upstream_not_an_engine", f"{url} answered with {kind}: is that a policy server?")
+
+    async def _fail(self, failed: Failed) -> web.StreamResponse:
+        self.delivery.hold(self.dialect.error(failed.status, code=failed.code, message=failed.message))
+        self.http_status = failed.status
+        await self._close(CallStatus.ERROR, f"{failed.code}: {failed.message}")
+        return await self._give_body(failed.status)
+
+    async def _withhold(self, error: JournalFull) -> web.StreamResponse:
+        """The journal does not take the call's end: its client gets an error in place of a completion."""
+        log.error("call withheld: call_id=%s %s", self.recording.call_id, error.message)
+        if not self.recording.closed:
+            self._close_quietly(CallStatus.INTERRUPTED, error.message)
+        message = "the answer could not be recorded, so it is withheld"
+        if not self.delivery.started:
+            self.delivery.replace_held(self.dialect.error(503, code="recorder_unavailable", message=message))
+            return await self._give_body(503)
+        self.delivery.replace_held(self.dialect.stream_error(code="recorder_unavailable", message=message))
+        return await self.delivery.release()
+
+    async def _start(self, response: web.StreamResponse) -> None:
+        self.http_status = response.status
+        await self.delivery.start(response)
+
+    async def _give_body(self, status: int, extra: dict[str, str] | None = None) -> web.StreamResponse:
+        headers = {"Content-Type": "application/json", CALL_HEADER: self.recording.call_id, **(extra or {})}
+        response = web.StreamResponse(status=status, headers=headers)
+        response.content_length = self.delivery.total()[0]
+        await self._start(response)
+        return await self.delivery.release()
+
+    # Ending
+
+    async def _close(self, status: CallStatus, error: str | None) -> None:
+        """Raises ``JournalFull``: then nothing that is held may go out."""
+        position = self.recording.close(self._close_frame(status, error))
+        self._measure(status)
+        await self.recording.recorder.journal.durable(position)
+
+    def _close_quietly(self, status: CallStatus, error: str) -> None:
+        try:
+            self.recording.close(self._close_frame(status, error))
+        except JournalFull as full:
+            log.error("call not closed yet: call_id=%s %s", self.recording.call_id, full.message)
+        self._measure(status)
+
+    def _measure(self, status: CallStatus) -> None:
+        self.metrics.calls.labels(self.dialect.name, status.value).inc()
+        self.metrics.duration.observe((self.recording.recorder.now() - self.recording.opened_us) / 1e6)
+        if self.recording.first_byte_us is not None:
+            self.metrics.first_byte.observe(self.recording.first_byte_us / 1e6)
+
+    def _close_frame(self, status: CallStatus, error: str | None) -> Close:
+        size, sha256 = self.delivery.total()
+        policy = self.replica.policy if self.replica else None
+        return Close(
+            call_id=self.recording.call_id,
+            status=status.value,
+            http_status=self.http_status,
+            engine_status=self.engine_status,
+            content_type=self.content_type,
+            attempt=self.recording.attempt,
+            attempts=msgspec.json.encode(self.attempts).decode() if len(self.attempts) > 1 else None,
+            error=error,
+            delivered=size,
+            delivered_sha256=sha256,
+            first_byte_us=self.recording.first_byte_us,
+            end_us=self.recording.recorder.now() - self.recording.opened_us,
+            policy_version=policy.version if policy else None,
+            weight_digest=policy.digest if policy else None,
+        )
+
+
+def _ended(answer: Answer, broken: str | None) -> tuple[CallStatus, str | None]:
+    if answer.finish_reason == "abort":
+        return CallStatus.ABORTED, "the policy server aborted the generation"
+    if answer.complete:
+        return CallStatus.OK, None
+    return CallStatus.TRUNCATED, broken or answer.error or "the answer has no end mark"

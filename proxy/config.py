@@ -1,0 +1,136 @@
+"""The proxy's configuration and its named limits.
+
+Everything is decided here before a socket is opened; nothing a data-plane request says changes it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from forge.storage.errors import BadInput
+
+TOKEN_FILE: Final = "control.token"
+
+
+class Record(StrEnum):
+    STRICT = "strict"
+    """Refuse to start against an engine whose calls could not train."""
+    BEST_EFFORT = "best-effort"
+
+
+class Durability(StrEnum):
+    PROCESS = "process"
+    """A reply waits for the write: it survives ``kill -9`` of the proxy."""
+    DISK = "disk"
+    """It waits for the disk flush too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Every wait and size, by name."""
+
+    body_bytes: int = 64 << 20
+    """Request body, as sent and when decompressed."""
+    body_s: float = 120.0
+    """For a request body to arrive."""
+    answer_bytes: int = 256 << 20
+    """An engine's whole body."""
+    error_body_bytes: int = 1 << 20
+    """Of an engine's error answer."""
+    connect_s: float = 10.0
+    silence_s: float = 900.0
+    """Longest silence of an engine within a call: a long prefill is silent."""
+    end_s: float = 5.0
+    """From the answer's end mark to the end of the engine's body."""
+    write_s: float = 300.0
+    """For a client to take one piece."""
+    keepalive_s: float = 10.0
+    hold_s: float = 900.0
+    """A call waits this long for a publication to end."""
+    attempts: int = 3
+    backoff_s: float = 0.25
+    """Doubles with each attempt."""
+    retry_after_s: float = 5.0
+    """Longest wait we take over from an engine's Retry-After; longer ones are the client's."""
+    data_frame_bytes: int = 256 << 10
+    """Engine bytes that may wait in memory when no piece needs them in the journal."""
+    cut_s: float = 5.0
+    cut_bytes: int = 32 << 20
+    sessions: int = 4096
+    """Open sessions; more are refused with 429."""
+    calls: int = 4096
+    """Calls in flight."""
+    implicit_idle_s: float = 1800.0
+    start_s: float = 120.0
+    """For the policy server to come up when the proxy starts."""
+    health_s: float = 2.0
+    drain_s: float = 30.0
+    """For running calls at SIGTERM."""
+    decoder_s: float = 60.0
+    """For the decoder to catch up at SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig:
+    data: Path
+    run_id: str
+    upstreams: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8100
+    control_host: str = "127.0.0.1"
+    control_port: int = 8101
+    control_token_file: Path | None = None
+    """Default: ``DATA/control.token``, made if it is not there."""
+    upstream_key_file: Path | None = None
+    engine: str = "auto"
+    record: Record = Record.STRICT
+    durability: Durability = Durability.PROCESS
+    model: str | None = None
+    """Name sent to the engine; default: the first one it serves."""
+    sampling: dict[str, Any] | None = None
+    implicit: bool = True
+    decoder: bool = True
+    journal_keep: str | None = None
+    ready_file: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        for url in self.upstreams:
+            check_upstream(url)
+        if not is_loopback(self.control_host) and self.control_token_file is None:
+            raise BadInput(
+                f"the control plane may not listen on {self.control_host} without a token file of its own",
+                "pass --control-token-file FILE, or leave --control-host at 127.0.0.1",
+            )
+
+    @property
+    def implicit_allowed(self) -> bool:
+        """Calls without a key of ours make sessions only where no other machine can reach us."""
+        return self.implicit and is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_upstream(url: str) -> str:
+    """``url`` without a trailing slash or ``/v1``; raises ``BadInput`` on what cannot be a policy server."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(f"not a policy server's URL: {url!r}", "give one like http://127.0.0.1:8000")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise BadInput(
+            f"the URL of policy server {parts.hostname} may hold no user, query or fragment",
+            "put the server's key in a file and pass --upstream-key-file FILE",
+        )
+    return url.rstrip("/").removesuffix("/v1")

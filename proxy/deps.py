@@ -1,0 +1,49 @@
+"""What the two planes share: one value of everything that the composition made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from forge.proxy.config import ProxyConfig
+from forge.proxy.history import Shared
+from forge.proxy.ids import IdSource
+from forge.proxy.keys import Keys
+from forge.proxy.metrics import Metrics
+from forge.proxy.pool import Pool, State
+from forge.proxy.recorder import Recorder
+from forge.proxy.sessions import Policy, Registry
+from forge.proxy.upstream import EngineClient
+
+
+@dataclass(slots=True, kw_only=True)
+class Deps:
+    config: ProxyConfig
+    recorder: Recorder
+    keys: Keys
+    ids: IdSource
+    registry: Registry
+    shared: Shared
+    pool: Pool
+    client: EngineClient
+    metrics: Metrics = field(default_factory=Metrics)
+    draining: bool = False
+    """SIGTERM came: no new calls."""
+
+    base_url: str = ""
+    """Of the data plane, without ``/v1``; known once it listens."""
+
+    def policy(self) -> Policy:
+        """The policy that a session opened now would meet."""
+        replica = self.pool.first()
+        return replica.policy if replica is not None else Policy()
+
+    def observe(self) -> None:
+        """Brings the gauges up to date."""
+        metrics = self.metrics
+        metrics.sessions.set(len(self.registry))
+        metrics.flush_lag.set(self.recorder.journal.flush_lag_s)
+        metrics.journal_failures.set(self.recorder.failures)
+        for replica in self.pool.all():
+            metrics.replica_up.labels(replica.url).set(replica.state == State.UP)
+            if replica.policy.version is not None:
+                metrics.policy_version.labels(replica.url).set(replica.policy.version)

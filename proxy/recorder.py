@@ -1,0 +1,184 @@
+"""Puts calls, sessions and policy versions into the journal as frames, in the order that the promises need.
+
+Owns the clock of calls, when engine bytes leave memory for the journal, the cuts that bound parts of the dataset,
+and where the frames of each session stand. Knows no HTTP. Everything but ``durable`` is synchronous: a frame is in
+the kernel when its method returns, so a cancelled handler can still close its call.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from forge.storage.frames import Close, Cut, Data, Open, Policy, SessionFrame
+from forge.storage.journal import JournalFull, JournalWriter, Position
+from forge.storage.records import CallStatus, Session
+
+log = logging.getLogger(__name__)
+
+PENDING_CLOSES: Final = 4096
+"""Calls whose ``close`` could not be written and waits for the disk; more than these are closed at the next start."""
+
+
+def wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+def mono_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+@dataclass(slots=True)
+class Recorder:
+    journal: JournalWriter
+    cut_bytes: int
+    data_frame_bytes: int
+    positions: dict[str, list[Position]] = field(default_factory=dict)
+    """Session id to the places of its calls' frames, for reading a session back before it is decoded."""
+    failures: int = 0
+    last_cut: Position | None = None
+    """Where the frame after the last cut begins."""
+    _started: int = field(default_factory=mono_us)
+    _last_mono: int = 0
+    _cuts: int = 0
+    _changed: bool = False
+    _pending: dict[str, Close] = field(default_factory=dict)
+
+    def now(self) -> int:
+        """Microseconds since the start, strictly increasing."""
+        self._last_mono = max(mono_us() - self._started, self._last_mono + 1)
+        return self._last_mono
+
+    def open(self, frame: Open, request: bytes, sent: bytes) -> Recording:
+        """Raises ``JournalFull``: the call is not accepted."""
+        self.retry_pending()
+        self.append(frame.session_id, frame, request, sent)
+        return Recording(self, frame.call_id, frame.session_id, frame.mono_us)
+
+    def append(self, session_id: str, frame: Open | Data | Close, *blobs: bytes) -> Position:
+        place = self.journal.end
+        try:
+            end = self.journal.append(frame, *blobs)
+        except JournalFull:
+            self.failures += 1
+            raise
+        places = self.positions.get(session_id)
+        if places is not None:
+            places.append(place)
+        if isinstance(frame, Close):
+            self._changed = True
+            if self.journal.bytes_since_cut >= self.cut_bytes:
+                self.cut()
+        return end
+
+    def track(self, session_id: str) -> None:
+        """Remember from now on where the session's frames stand."""
+        self.positions.setdefault(session_id, [])
+
+    def forget(self, session_id: str) -> None:
+        """The session is closed and was handed over; its frames need not be found again."""
+        self.positions.pop(session_id, None)
+
+    def session(self, state: Session, event: str) -> None:
+        """Raises ``JournalFull``."""
+        text = msgspec.json.encode(state).decode()
+        frame = SessionFrame(
+            session_id=state.session_id,
+            run_id=state.run_id,
+            event=event,
+            revision=state.revision,
+            state=text,
+            wall_us=wall_us(),
+        )
+        self.journal.append(frame)
+        self._changed = True
+        if event != "open":
+            self.cut()
+
+    def policy(self, replica: str, version: int, lineage: str | None, digest: str | None) -> None:
+        self.journal.append(
+            Policy(
+                replica=replica, policy_version=version, policy_lineage=lineage, weight_digest=digest, wall_us=wall_us()
+            )
+        )
+
+    def cut(self) -> None:
+        """Bounds a part of the dataset, if anything was closed or changed since the last one."""
+        if not self._changed:
+            return
+        try:
+            self.last_cut = self.journal.append(Cut(number=self._cuts + 1, wall_us=wall_us()))
+        except JournalFull as error:
+            log.warning("cut not written: %s", error.message)
+            return
+        self._cuts += 1
+        self._changed = False
+
+    def pend(self, session_id: str, frame: Close) -> None:
+        """A ``close`` that could not be written: the call's client never saw its end, so it is ``interrupted``."""
+        if len(self._pending) < PENDING_CLOSES:
+            self._pending[session_id + "/" + frame.call_id] = msgspec.structs.replace(
+                frame, status=CallStatus.INTERRUPTED, error="recorder_unavailable: its end could not be written"
+            )
+
+    def retry_pending(self) -> None:
+        """Closes the calls that the disk did not take; quiet while it still does not."""
+        for name, frame in list(self._pending.items()):
+            try:
+                self.append(name.partition("/")[0], frame)
+            except JournalFull:
+                return
+            del self._pending[name]
+
+
+@dataclass(slots=True)
+class Recording:
+    """One accepted call on its way into the journal."""
+
+    recorder: Recorder
+    call_id: str
+    session_id: str
+    opened_us: int
+    attempt: int = 0
+    first_byte_us: int | None = None
+    closed: bool = False
+    _waiting: list[bytes] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    tap: Callable[[bytes], None] | None = None
+    """Also gets every engine byte (budgets count tokens from them)."""
+
+    def data(self, chunk: bytes) -> None:
+        """Engine bytes; written at once only when enough wait. A full disk shows at ``flush`` or ``close``."""
+        if self.first_byte_us is None:
+            self.first_byte_us = self.recorder.now() - self.opened_us
+        if self.tap is not None:
+            self.tap(chunk)
+        self._waiting.append(chunk)
+        self._waiting_bytes += len(chunk)
+        if self._waiting_bytes >= self.recorder.data_frame_bytes:
+            self.flush()
+
+    def flush(self) -> Position:
+        """Every engine byte so far is in the journal when this returns. Raises ``JournalFull``."""
+        if not self._waiting:
+            return self.recorder.journal.end
+        frame = Data(call_id=self.call_id, attempt=self.attempt)
+        end = self.recorder.append(self.session_id, frame, *self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return end
+
+    def close(self, frame: Close) -> Position:
+        """Writes what waits, then the end. Raises ``JournalFull``; the end is then tried again later, by itself."""
+        self.closed = True
+        try:
+            self.flush()
+            return self.recorder.append(self.session_id, frame)
+        except JournalFull:
+            self.recorder.pend(self.session_id, frame)
+            raise

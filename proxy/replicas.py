@@ -1,0 +1,72 @@
+"""How a policy server joins the pool, and how one that went down comes back.
+
+A server that restarted has the weights it starts with, not those that were published to it: it comes back only if
+it says that it serves the version we know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from forge.proxy.config import Record, check_upstream
+from forge.proxy.deps import Deps
+from forge.proxy.engines.base import Abilities
+from forge.proxy.pool import Replica, State
+from forge.proxy.probe import identify, probe, require_trainable, wait_up
+from forge.proxy.sessions import Policy
+from forge.proxy.upstream import BrokeOff, NotBegun
+
+log = logging.getLogger(__name__)
+
+FIRST_VERSION = 0
+"""Of a server that names no version: what it started with, until something is published to it."""
+
+
+async def join(deps: Deps, url: str, *, start_s: float, remembered: Policy | None = None) -> Replica:
+    """Waits for the server, probes it and adds it. Raises ``Unavailable``, ``BadInput`` or ``Untrainable``."""
+    url = check_upstream(url)
+    config = deps.config
+    await wait_up(deps.client, url, start_s, log.warning)
+    engine, plain = await identify(deps.client, url, config.engine)
+    found = await probe(deps.client, url, engine, plain)
+    if config.record is Record.STRICT:
+        require_trainable(url, engine, found)
+    replica = Replica(url, engine, found, policy=_policy(found, remembered))
+    deps.pool.add(replica)
+    log.info("policy server joined: url=%s engine=%s version=%s %s", url, engine.name, replica.policy.version, found)
+    return replica
+
+
+async def watch(deps: Deps) -> None:
+    """Brings servers back that answer again. Runs as long as the proxy."""
+    while True:
+        await asyncio.sleep(deps.config.limits.health_s)
+        for replica in deps.pool.all():
+            if replica.state == State.DOWN and not replica.bad_weights:
+                await _look(deps, replica)
+
+
+async def _look(deps: Deps, replica: Replica) -> None:
+    try:
+        status, _ = await deps.client.json("GET", f"{replica.url}/v1/models")
+        if status != 200:
+            return
+        _, plain = await identify(deps.client, replica.url, replica.engine.name)
+    except (NotBegun, BrokeOff):
+        return
+    serves = _policy(plain, None).version
+    if serves != replica.policy.version:
+        replica.bad_weights = True
+        replica.reason = f"it came back with version {serves}, not {replica.policy.version}; publish to it again"
+        log.error("policy server %s left out: %s", replica.url, replica.reason)
+        return
+    deps.pool.up(replica)
+    log.info("policy server is back: url=%s", replica.url)
+
+
+def _policy(found: Abilities, remembered: Policy | None) -> Policy:
+    version = FIRST_VERSION if found.weight_version is None else found.weight_version
+    if remembered is not None and remembered.version == version:
+        return Policy(version, remembered.lineage, found.weight_digest or remembered.digest)
+    return Policy(version, None, found.weight_digest)

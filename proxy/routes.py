@@ -1,0 +1,72 @@
+"""Which path means what on the data plane; pure.
+
+The route decides the dialect. Paths work with and without ``/v1``, under ``/s/<session id>/``, and with the mistakes
+that people make in a base URL (an endpoint pasted twice). Everything is decided on the raw path: nothing here
+authorises, keys do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from forge.proxy.keys import SESSION_ID
+
+
+class Kind(StrEnum):
+    CALL = "call"
+    MODELS = "models"
+    PROBE = "probe"
+    """Harnesses ask it to see who is there; answered cheaply, never recorded."""
+    DROP = "drop"
+    """Harness telemetry: accepted and forgotten."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    kind: Kind
+    dialect: str = "chat"
+    """Whose error shape to use, and for calls the wire format."""
+    session_id: str | None = None
+    """The session that the path names; its key opens it."""
+    probe: str = ""
+
+
+CALLS: Final[dict[str, str]] = {
+    "chat/completions": "chat",
+    "responses": "responses",
+    "completions": "completions",
+}
+"""Path after the optional ``v1`` to dialect."""
+
+PROBES: Final = frozenset({"", "api/hello", "api/tags", "api/show", "api/version", "props", "version", "health"})
+DROPS: Final = frozenset(
+    {"api/event_logging/batch", "api/event_logging", "telemetry", "v1/traces", "v1/metrics", "v1/logs"}
+)
+MODELS: Final = frozenset({"models", "api/v1/models"})
+
+
+def route(path: str) -> Route:
+    """``path`` as it came, without the query."""
+    parts = [part for part in path.split("/") if part]
+    session_id: str | None = None
+    if len(parts) >= 2 and parts[0] == "s":
+        if not SESSION_ID.fullmatch(parts[1]):
+            return Route(Kind.UNKNOWN)
+        session_id, parts = parts[1], parts[2:]
+    tail = "/".join(parts)
+    if tail in DROPS:
+        return Route(Kind.DROP, session_id=session_id)
+    while parts and parts[0] == "v1":
+        parts = parts[1:]
+    tail = "/".join(parts)
+    if tail in PROBES:
+        return Route(Kind.PROBE, session_id=session_id, probe=tail)
+    if tail in MODELS or (len(parts) == 2 and parts[0] == "models"):
+        return Route(Kind.MODELS, session_id=session_id)
+    for end, dialect in CALLS.items():
+        if tail == end or tail == f"{end}/{end}" or tail == f"{end}/v1/{end}":
+            return Route(Kind.CALL, dialect, session_id)
+    return Route(Kind.UNKNOWN, session_id=session_id)

@@ -1,0 +1,53 @@
+"""A budget is used up: the harness gets an ordinary, finished answer that says so, in its own dialect.
+
+Made as the engine would write it and put through the dialect, so every format comes out right. Never a row: no
+policy said it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from forge.proxy.dialects.base import Dialect, Outgoing
+from forge.proxy.engines.base import Engine
+
+
+async def clean_stop(
+    request: web.BaseRequest, dialect: Dialect, outgoing: Outgoing, *, engine: Engine, call_id: str, budget: str
+) -> web.StreamResponse:
+    created = int(time.time())
+    answer = dialect.answer(outgoing, engine=engine, call_id=call_id, created=created)
+    text = f"The session's budget of {budget} is used up; it ends here."
+    head = {"id": f"chatcmpl-{call_id}", "created": created, "model": outgoing.model_requested or "policy"}
+    made = _stream(head, text) if outgoing.stream else _whole(head, text)
+    pieces = [*answer.feed(made), *answer.finish()]
+    kind = dialect.content_type_stream if outgoing.stream else "application/json"
+    return web.Response(body=b"".join(piece.data for piece in pieces), headers={"Content-Type": kind})
+
+
+def _usage() -> dict[str, int]:
+    return {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+def _whole(head: dict[str, Any], text: str) -> bytes:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    return msgspec.json.encode(head | {"object": "chat.completion", "choices": [choice], "usage": _usage()})
+
+
+def _stream(head: dict[str, Any], text: str) -> bytes:
+    head = head | {"object": "chat.completion.chunk"}
+    deltas: list[tuple[dict[str, str], str | None]] = [
+        ({"role": "assistant", "content": ""}, None),
+        ({"content": text}, None),
+    ]
+    events = [
+        head | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+        for delta, finish in [*deltas, ({}, "stop")]
+    ]
+    events.append(head | {"choices": [], "usage": _usage()})
+    return b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in events) + b"data: [DONE]\n\n"

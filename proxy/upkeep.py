@@ -1,0 +1,66 @@
+"""What the proxy does between calls, and how it stops: cuts, closes that the disk refused, idle implicit sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from forge.proxy.decoding import DecoderProcess
+from forge.proxy.deps import Deps
+from forge.proxy.sessions import Outcome
+from forge.storage.journal import JournalFull
+from forge.storage.records import SessionStatus
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.5
+
+
+async def upkeep(deps: Deps) -> None:
+    """Runs as long as the proxy."""
+    limits = deps.config.limits
+    last_cut = time.monotonic()
+    while True:
+        await asyncio.sleep(min(TICK_S, limits.cut_s))
+        deps.recorder.retry_pending()
+        now = time.monotonic()
+        if now - last_cut >= limits.cut_s:
+            deps.recorder.cut()
+            last_cut = now
+        await end_implicit(deps, limits.implicit_idle_s)
+
+
+async def end_implicit(deps: Deps, idle_s: float) -> None:
+    """Nobody closes an implicit session: silence does. It has no reward, and says so."""
+    now = time.monotonic()
+    for live in deps.registry.all():
+        if live.record.implicit and live.is_open and not live.running and now - live.used >= idle_s:
+            try:
+                await deps.registry.close(live, Outcome(status=SessionStatus.COMPLETED, reward=None))
+            except JournalFull as error:
+                log.warning("session not closed: session_id=%s %s", live.id, error.message)
+                return
+            deps.recorder.forget(live.id)
+
+
+async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:
+    """No new calls; running ones may end within the limit; then everything is cut and decoded."""
+    limits = deps.config.limits
+    deps.draining = True
+    deps.pool.open()
+    try:
+        async with asyncio.timeout(limits.drain_s):
+            for live in deps.registry.all():
+                await live.idle.wait()
+    except TimeoutError:
+        for live in deps.registry.all():
+            for task in live.running.values():
+                task.cancel()
+            await live.idle.wait()
+    await end_implicit(deps, 0.0)
+    deps.recorder.retry_pending()
+    deps.recorder.cut()
+    if decoder is not None and not await decoder.caught_up(limits.decoder_s):
+        log.warning("the decoder has not caught up; it goes on at the next start, or run: forge decode --once")
