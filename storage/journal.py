@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
 from forge import __version__
+from forge.storage.errors import Unavailable
 from forge.storage.files import fsync_dir, lock_file
 from forge.storage.frames import AnyFrame, Boot, Close, Cut, Open, encode
 from forge.storage.journal_flush import Flusher, JournalFull
@@ -108,10 +110,17 @@ class JournalWriter:
     ) -> Self:
         """Takes the folder, closes the calls that the last writer left open, and writes the ``boot`` frame."""
         directory = journal_dir(data, writer)
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = lock_file(directory / "lock", f"data directory {data} is in use")
-        try:
-            boot = next_boot(data)
+        with ExitStack() as undo:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                lock = lock_file(directory / "lock", f"data directory {data} is in use")
+                undo.callback(os.close, lock)
+                boot = next_boot(data)
+            except OSError as error:
+                raise Unavailable(
+                    f"journal {directory} cannot be opened: {error.strerror or error}",
+                    "check who owns it and that the disk has room",
+                ) from error
             journal = cls(
                 directory,
                 writer,
@@ -121,20 +130,26 @@ class JournalWriter:
                 segment_bytes=segment_bytes,
                 lock=lock,
             )
-        except BaseException:
-            os.close(lock)
-            raise
-        try:
-            journal._resume()
-            dead = list(journal._opens)
-            frames: list[AnyFrame] = [Close(call_id=c, status="interrupted") for c in dead]
-            frames.append(Boot(boot=boot, run_id=run_id, wall_us=wall_us(), forge_version=__version__))
-            journal.append_many([(frame, ()) for frame in frames])
-            journal.interrupted = dead
-        except BaseException:
-            journal.close()
-            raise
+            undo.pop_all()
+            undo.callback(journal.close)
+            journal._begin(wall_us())
+            undo.pop_all()
         return journal
+
+    def _begin(self, wall_us: int) -> None:
+        """Closes what the last writer left open, and says that we have started."""
+        left = left_behind(self.directory)
+        self._opens = dict.fromkeys(left.opens)
+        self._segment = left.segment
+        if not left.clean or left.size >= self._segment_bytes:
+            self._rotate()
+        else:
+            self._fd = os.open(segment_path(self.directory, left.segment), os.O_WRONLY | os.O_CLOEXEC)
+            self._size = left.size
+        frames: list[AnyFrame] = [Close(call_id=c, status="interrupted") for c in left.opens]
+        frames.append(Boot(boot=self.boot, run_id=self.run_id, wall_us=wall_us, forge_version=__version__))
+        self.append_many([(frame, ()) for frame in frames])
+        self.interrupted = left.opens
 
     @property
     def end(self) -> Position:
@@ -258,17 +273,6 @@ class JournalWriter:
         if self._fd >= 0:
             self._flusher.retire(self._fd)
         self._fd, self._segment, self._size = fd, segment, len(record)
-
-    def _resume(self) -> None:
-        """Finds the calls left open, and goes on in the last segment if its end is clean, else in a new one."""
-        left = left_behind(self.directory)
-        self._opens = dict.fromkeys(left.opens)
-        self._segment = left.segment
-        if not left.clean or left.size >= self._segment_bytes:
-            self._rotate()
-            return
-        self._fd = os.open(segment_path(self.directory, left.segment), os.O_WRONLY | os.O_CLOEXEC)
-        self._size = left.size
 
 
 def _after(buffers: list[Blob], done: int) -> list[Blob]:

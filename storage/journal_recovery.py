@@ -24,7 +24,7 @@ class LeftBehind:
     """The last segment; 0 if there is none."""
     size: int
     clean: bool
-    """It ends with a whole frame, so that it can be written on."""
+    """Every frame in it is whole, so that it can be written on: a reader stops at damage in the newest segment."""
 
 
 @dataclass(slots=True)
@@ -54,10 +54,10 @@ def left_behind(directory: Path) -> LeftBehind:
 
 def _scan(path: Path, number: int) -> _Scan:
     data = path.read_bytes()
-    scan = _Scan(len(data), clean=bool(data))
+    scan = _Scan(len(data), clean=True)
     for offset, payload in payloads(data, number):
-        scan.clean = payload is not None
         if payload is None:
+            scan.clean = False
             continue
         head = head_of(payload, path) if offset == 0 else None
         if head is None:
@@ -65,6 +65,7 @@ def _scan(path: Path, number: int) -> _Scan:
         else:
             scan.headed = True
             scan.opens += head.opens
+    scan.clean = scan.clean and scan.headed
     return scan
 
 
