@@ -83,9 +83,9 @@ class Splitter:
         return bytes(self._buffer)
 
     def last(self) -> Event | None:
-        """The event in ``rest``, for a stream that ended without its last empty line; takes it."""
+        """The event in ``rest``, ended as it should have been, for a stream that just stopped; takes it."""
         rest, self._buffer, self._searched = self.rest, bytearray(), 0
-        return self._event(rest) if rest else None
+        return self._event(rest.rstrip(b"\r\n") + b"\n\n") if rest else None
 
     def _end(self, source: bytes | bytearray, search: int) -> int:
         """Where the first event after ``search`` ends; 0 if it has not ended."""
