@@ -243,7 +243,7 @@ journal.close()
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace to make system calls fail")
-@pytest.mark.parametrize("call", ["pwritev", "fdatasync", "pwrite64"])
+@pytest.mark.parametrize("call", ["pwritev2", "fdatasync", "pwrite64"])
 @pytest.mark.parametrize("nth", [1, 3])
 def test_the_nth_system_call_fails(tmp_path: Path, call: str, nth: int) -> None:
     """What was said to be written is there, whatever fails when."""
@@ -258,7 +258,7 @@ def test_the_nth_system_call_fails(tmp_path: Path, call: str, nth: int) -> None:
     if done.returncode:  # The boot itself could not be written.
         assert "Unavailable" in done.stderr or "JournalFull" in done.stderr
         assert said == []
-    elif call == "pwritev":
+    elif call == "pwritev2":
         assert "full" in done.stdout
     journal = JournalWriter.open(tmp_path, 0, run_id="r")
     journal.close()
