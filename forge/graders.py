@@ -59,8 +59,10 @@ class Graders:
         for top in {name.partition(":")[0].partition(".")[0] for name in named}:
             _gather(top, [str(Path.cwd()), *([str(beside)] if beside else []), *sys.path], self._code)
 
-    async def grade(self, task: Task, left: Path, *, output: str, calls: Sequence[Any], root: Path) -> Grade:
-        """Grade the workspace ``left`` in fresh folders below ``root``."""
+    async def grade(
+        self, task: Task, left: Path, *, output: str, calls: Sequence[Any], root: Path, kept: Path
+    ) -> Grade:
+        """Grade the workspace ``left`` in fresh folders below ``root``; what the grader prints stays in ``kept``."""
         grader = task.grader
         if grader is None:
             return Grade(reason="the task has no grader")
@@ -69,7 +71,7 @@ class Graders:
             await asyncio.to_thread(workspace.copy, left, folders.workspace)
         except (OSError, workspace.TooLarge) as error:
             return Grade(reason=f"the workspace could not be copied for the grader: {error}")
-        stdout, stderr = root / "stdout", root / "stderr"
+        stdout, stderr = kept / "grader.stdout", kept / "grader.stderr"
         job = self._job(task, grader, folders, stdout, stderr, output=output, calls=calls)
         ending = await self._runner.run(job)
         if (failure := _failure(ending, grader)) is not None:

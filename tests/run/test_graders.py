@@ -46,7 +46,7 @@ async def _grade(folder: Path, grader: Grader, *, runner: str = "local") -> Grad
     task = Task(id="t", prompt="p", grader=grader, row=row)
     graders = Graders(find(runner), folder / "code")
     graders.gather([task], folder)
-    return await graders.grade(task, left, output="bye", calls=[{"call_id": "c1"}], root=folder / "grade")
+    return await graders.grade(task, left, output="bye", calls=[{"call_id": "c1"}], root=folder / "grade", kept=folder)
 
 
 @pytest.mark.parametrize("runner", ["local", "unconfined"])

@@ -1,0 +1,146 @@
+"""``forge run``: sessions of a real harness, recorded and graded, in one command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forge.storage.errors import BadInput, Exit
+
+if TYPE_CHECKING:
+    from forge.run_report import RunReport
+    from forge.run import Watch
+    from forge.run_config import RunConfig
+    from forge.tasks import Task
+
+EXAMPLE = "Example: forge run --harness pi --task 'Create hello.txt containing hi' --group-size 4"
+
+
+class RunnerName(StrEnum):
+    LOCAL = "local"
+    UNCONFINED = "unconfined"
+
+
+class Recording(StrEnum):
+    STRICT = "strict"
+    BEST_EFFORT = "best-effort"
+
+
+class For(StrEnum):
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(epilog=EXAMPLE)
+    def run(
+        harness: Annotated[str, typer.Option(help="The agent program: see `forge harness list`.")],
+        task: Annotated[str | None, typer.Option(help="One task: what the agent is asked.")] = None,
+        tasks: Annotated[
+            Path | None, typer.Option(help="Tasks, one JSON object a line: id, prompt, files, grader.")
+        ] = None,
+        group_size: Annotated[int, typer.Option(help="Sessions of each task; they are compared with each other.")] = 1,
+        concurrency: Annotated[int, typer.Option(help="Sessions at the same time.")] = 4,
+        timeout: Annotated[
+            float, typer.Option(help="Seconds after which a harness and all it started is ended.")
+        ] = 600,
+        policy: Annotated[
+            str | None, typer.Option(help="URL of a policy server. [the embedded one, started and stopped]")
+        ] = None,
+        control: Annotated[
+            str | None, typer.Option(help="Control plane URL of a running proxy. [a proxy is started and stopped]")
+        ] = None,
+        control_token_file: Annotated[Path | None, typer.Option(help="That proxy's control token.")] = None,
+        sampling: Annotated[
+            str | None, typer.Option(help='JSON laid over the training sampling: {"max_tokens": 512}.')
+        ] = None,
+        data: Annotated[Path, typer.Option(help="Where the dataset is.")] = Path("data"),
+        run_name: Annotated[str | None, typer.Option("--run", help="Name of the run. [date and time]")] = None,
+        model: Annotated[str | None, typer.Option(help="Model name to ask the policy server for.")] = None,
+        runner: Annotated[
+            RunnerName, typer.Option(help="local: confined by bubblewrap. unconfined: as you, with your files.")
+        ] = RunnerName.LOCAL,
+        record: Annotated[Recording, typer.Option(help="strict: every call must be able to train.")] = Recording.STRICT,
+        purpose: Annotated[For, typer.Option(help="What the sessions are for.")] = For.TRAIN,
+    ) -> None:
+        """Run every task in a harness, record every call, grade what it left.
+
+        The same line with another word after --harness runs another harness. Exit code 0: every session was served and
+        recorded, and its calls can train; 3: some cannot (each is named); 4: no policy or no harness; 130: interrupted.
+        """
+        from forge.adapters.harnesses import find
+        from forge.run_config import TRAINING_SAMPLING, RunConfig, new_run_id
+        from forge.runners import find as find_runner
+        from forge.storage.records import Purpose
+
+        config = RunConfig(
+            adapter=find(harness),
+            tasks=_tasks(task, tasks),
+            runner=find_runner(runner.value),
+            data=data.absolute(),
+            run_id=run_name or new_run_id(),
+            group_size=group_size,
+            concurrency=concurrency,
+            seconds=timeout,
+            sampling={**TRAINING_SAMPLING, **_json(sampling)},
+            purpose=Purpose(purpose.value),
+            record=record.value,
+            policy=policy,
+            control=control,
+            control_token_file=control_token_file,
+            model=model,
+            modules=tasks.absolute().parent if tasks else None,
+        )
+        raise typer.Exit(_carry_out(config))
+
+
+def _tasks(text: str | None, file: Path | None) -> tuple[Task, ...]:
+    from forge.tasks import one, read
+
+    if (text is None) == (file is None):
+        raise BadInput(
+            "give either --task or --tasks", "one task: --task 'Create hello.txt'; a file: --tasks FILE.jsonl"
+        )
+    return (one(text),) if text is not None else read(file or Path())
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise BadInput(f"--sampling is not JSON: {error}", """write it as '{"temperature": 1.0}'""") from error
+    if not isinstance(value, dict):
+        raise BadInput("--sampling is not a JSON object", """write it as '{"temperature": 1.0}'""")
+    return value
+
+
+def _carry_out(config: RunConfig) -> Exit:
+    from rich.console import Console
+
+    from forge.progress import Progress
+    from forge.run_table import print_report
+
+    console = Console()
+    with Progress(console, total=len(config.tasks) * config.group_size) as progress:
+        report = asyncio.run(_until_signal(config, progress))
+    print_report(report, console)
+    return report.exit_code
+
+
+async def _until_signal(config: RunConfig, watch: Watch) -> RunReport:
+    """SIGTERM ends a run as Ctrl-C does: sessions are closed, children stopped."""
+    from forge.run import run
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await run(config, watch)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

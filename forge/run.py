@@ -1,0 +1,73 @@
+"""``forge run``: every task, ``group_size`` times, in one harness, recorded and graded.
+
+Owns the order of things and nothing else: what a session is lies in ``rollout``, what it talks to in ``stack``. One
+session's failure is that session's status; only what would hit all of them (no harness, no confinement, no policy, a
+data directory in use) is raised, before the first session is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+from forge.adapters.harnesses.packages import cache_folder
+from forge.client import ControlClient
+from forge.graders import Graders
+from forge.run_report import RunReport, SessionReport
+from forge.rollout import Rollouts
+from forge.run_config import RunConfig
+from forge.stack import serving
+from forge.tasks import Task
+
+
+class Watch(Protocol):
+    """Who looks on while it runs."""
+
+    def say(self, text: str) -> None: ...
+
+    def begun(self, task: Task, rollout_index: int) -> None: ...
+
+    def done(self, report: SessionReport) -> None: ...
+
+
+async def run(config: RunConfig, watch: Watch) -> RunReport:
+    """Raises ``ForgeError`` for what hits all sessions; on cancellation open sessions are closed as interrupted."""
+    config.runner.check()
+    await asyncio.to_thread(config.adapter.install, cache_folder(), watch.say)
+    with tempfile.TemporaryDirectory(prefix="forge-run-") as folder:
+        scratch = Path(folder)
+        graders = Graders(config.runner, scratch / "code")
+        graders.gather(config.tasks, config.modules)
+        config.kept.mkdir(parents=True, exist_ok=True)
+        async with serving(config, scratch, watch.say) as control, ControlClient(control.url, control.token) as client:
+            context = await _context_tokens(client)
+            rollouts = Rollouts(config, client, graders, context_tokens=context, scratch=scratch)
+            sessions = await _all(config, rollouts, watch)
+    return RunReport(run_id=config.run_id, data=config.data, strict=config.record == "strict", sessions=sessions)
+
+
+async def _all(config: RunConfig, rollouts: Rollouts, watch: Watch) -> list[SessionReport]:
+    slots = asyncio.Semaphore(config.concurrency)
+
+    async def one(task: Task, index: int) -> SessionReport:
+        async with slots:
+            watch.begun(task, index)
+            report = await rollouts.one(task, index)
+            watch.done(report)
+            return report
+
+    attempts = [(task, index) for task in config.tasks for index in range(config.group_size)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one(task, index)) for task, index in attempts]
+    except ExceptionGroup as failures:  # the proxy is gone: every session says so, one is enough
+        raise failures.exceptions[0] from None
+    return [each.result() for each in running]
+
+
+async def _context_tokens(client: ControlClient) -> int | None:
+    """What every policy server takes; None where none says."""
+    told = [upstream["abilities"]["max_model_len"] for upstream in await client.upstreams()]
+    return min((each for each in told if each is not None), default=None)

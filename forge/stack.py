@@ -1,0 +1,91 @@
+"""What a run needs to talk to: a proxy, and behind it a policy server; started here unless given.
+
+The embedded policy server gets a key of its own that only the proxy knows, so that a harness on the same loopback
+cannot reach the server's own routes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from forge.children import Child
+from forge.run_config import RunConfig
+from forge.storage.errors import BadInput
+
+POLICY_START_S: Final = 900.0
+"""The first start fetches and converts the model."""
+PROXY_START_S: Final = 180.0
+PROXY_STOP_S: Final = 150.0
+"""Running calls are drained, then the decoder catches up: both have their own limits within this."""
+POLICY_STOP_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A proxy's control plane."""
+
+    url: str
+    token: str
+
+
+@asynccontextmanager
+async def serving(config: RunConfig, scratch: Path, say: Callable[[str], None]) -> AsyncIterator[Control]:
+    """Everything up; on leaving, what was started is stopped, the proxy first."""
+    if config.control is not None:
+        assert config.control_token_file is not None
+        yield Control(config.control, _token(config.control_token_file))
+        return
+    async with AsyncExitStack() as started:
+        upstream, key_file = config.policy, None
+        if upstream is None:
+            key_file = scratch / "policy.key"
+            key_file.touch(mode=0o600)
+            key_file.write_text(secrets.token_urlsafe(24))
+            say("starting the embedded policy server")
+            upstream = await _policy(config, scratch, key_file, started)
+        say(f"starting the proxy for {upstream}")
+        yield await _proxy(config, scratch, upstream, key_file, started)
+        say("stopping: the decoder finishes the dataset")
+
+
+async def _policy(config: RunConfig, scratch: Path, key_file: Path, started: AsyncExitStack) -> str:
+    from forge.policy.weights import current
+
+    ready = scratch / "policy.json"
+    args = ["policy", "serve", "--port", "0", "--key-file", str(key_file), "--ready-file", str(ready)]
+    if (published := current(config.data)) is not None:
+        args += ["--model", str(published.path), "--version", str(published.version), "--lineage", published.lineage]
+    child = Child("policy server", args, config.kept / "policy.log")
+    started.push_async_callback(child.stop, POLICY_STOP_S)
+    said = await child.ready(ready, POLICY_START_S)
+    return str(said["base_url"])
+
+
+async def _proxy(
+    config: RunConfig, scratch: Path, upstream: str, key_file: Path | None, started: AsyncExitStack
+) -> Control:
+    ready = scratch / "proxy.json"
+    args = ["proxy", "--upstream", upstream, "--data", str(config.data), "--run", config.run_id, "--no-implicit"]
+    args += ["--port", "0", "--control-port", "0", "--record", config.record, "--ready-file", str(ready)]
+    if key_file is not None:
+        args += ["--upstream-key-file", str(key_file)]
+    if config.model is not None:
+        args += ["--model", config.model]
+    child = Child("proxy", args, config.kept / "proxy.log")
+    started.push_async_callback(child.stop, PROXY_STOP_S)
+    said = await child.ready(ready, PROXY_START_S)
+    return Control(str(said["control_url"]), _token(Path(said["control_token_file"])))
+
+
+def _token(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise BadInput(
+            f"cannot read the control token: {error}", "it is the file control.token in the data directory of the proxy"
+        ) from error
