@@ -1,0 +1,119 @@
+"""Chains: every prompt, message list and tool list comes back exactly, whatever the session did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forge.storage.delta import SNAPSHOT_LINKS, Chain, DanglingParent, Delta, Unfolder, WrongPrompt, prompt_hash
+from forge.storage.records import Call, Ids
+
+
+def ids(*values: int) -> Ids:
+    return np.asarray(values, dtype=np.int32)
+
+
+def call(number: int, prompt: Ids, output: Ids, messages: list[object], **fields: object) -> Call:
+    return Call(
+        call_id=f"c{number}",
+        run_id="r",
+        session_id="s",
+        seq=number,
+        prompt_ids=prompt,
+        output_ids=output,
+        messages=msgspec.json.encode(messages).decode(),
+        response=msgspec.json.encode({"role": "assistant", "content": f"r{number}"}).decode(),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def fold_and_unfold(calls: list[Call]) -> list[Delta]:
+    chain, unfolder = Chain(), Unfolder()
+    rows = [chain.add(c) for c in calls]
+    for given_, row in zip(calls, rows, strict=True):
+        back = unfolder.add(row)
+        assert np.array_equal(back.prompt_ids, given_.prompt_ids)
+        assert back.prompt_ids.dtype == np.int32
+        assert (back.messages, back.tools, back.response) == (given_.messages, given_.tools, given_.response)
+        assert back.call_id == given_.call_id
+    return rows
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> list[Call]:
+    """Calls that extend, edit, cut, repeat and forget what came before."""
+    calls: list[Call] = []
+    tokens = st.lists(st.integers(0, 4), max_size=8)
+    for number in range(draw(st.integers(1, 14))):
+        messages: list[object] = [{"role": "system", "content": "x"}]
+        prompt: list[int] = draw(tokens)
+        if calls and draw(st.booleans()):
+            parent = draw(st.sampled_from(calls))
+            history = [*parent.prompt_ids.tolist(), *parent.output_ids.tolist()]
+            keep = draw(st.integers(0, len(history)))
+            prompt = history[:keep] + prompt
+            spoken = [*msgspec.json.decode(parent.messages), msgspec.json.decode(parent.response or "{}")]
+            messages = spoken[: draw(st.integers(0, len(spoken)))]
+        messages.append({"role": "user", "content": draw(st.text(max_size=3))})
+        tools = draw(st.sampled_from([None, '[{"a":1}]', '[{"b":2}]']))
+        calls.append(call(number, ids(*prompt), ids(*draw(tokens)), messages, tools=tools))
+    return calls
+
+
+@settings(max_examples=250, deadline=None)
+@given(sessions())
+def test_every_call_comes_back_exactly(calls: list[Call]) -> None:
+    for row in fold_and_unfold(calls):
+        assert row.prompt_prefix_len + len(row.prompt_suffix_ids) == row.prompt_len
+        assert 0 <= row.chain_len < SNAPSHOT_LINKS
+
+
+def test_a_long_chain_holds_only_what_is_new_and_is_written_whole_now_and_then() -> None:
+    calls: list[Call] = []
+    history, messages = list(range(100)), [{"role": "user", "content": "go"}]
+    for number in range(80):
+        calls.append(call(number, ids(*history), ids(7, 8), [*messages], tools="[1]"))
+        history += [7, 8, number, number]
+        messages += [{"role": "assistant", "content": f"r{number}"}, {"role": "user", "content": str(number)}]
+    rows = fold_and_unfold(calls)
+    assert [row.chain_len for row in rows] == [n % SNAPSHOT_LINKS for n in range(80)]
+    for row in rows:
+        if row.chain_len:
+            assert len(row.prompt_suffix_ids) == 2
+            assert row.call.tools is None
+            assert len(msgspec.json.decode(row.call.messages)) == 1
+        else:
+            assert len(row.prompt_suffix_ids) == row.prompt_len
+    assert [row.call.join for row in rows] == ["none"] + ["exact"] * 79
+
+
+def test_choices_of_one_call_share_their_prompt() -> None:
+    prompt, messages = ids(1, 2, 3), [{"role": "user", "content": "x"}]
+    first = call(1, prompt, ids(4), messages)
+    rows = fold_and_unfold([first, replace(first, choice=1, output_ids=ids(5))])
+    assert rows[1].prompt_prefix_len == 3
+
+
+def test_a_call_without_ids_or_messages_is_a_row_too() -> None:
+    rows = fold_and_unfold([call(1, ids(), ids(), []), call(2, ids(), ids(3), [])])
+    assert [row.prompt_hash for row in rows] == [None, None]
+
+
+def test_a_missing_parent_and_a_wrong_prompt_are_errors() -> None:
+    chain = Chain()
+    messages = [{"role": "user", "content": "x"}]
+    first = chain.add(call(1, ids(1, 2), ids(3), messages))
+    second = chain.add(call(2, ids(1, 2, 3, 4), ids(5), messages))
+    with pytest.raises(DanglingParent, match="c1"):
+        Unfolder().add(second)
+    unfolder = Unfolder()
+    with pytest.raises(WrongPrompt, match="2 ids"):
+        unfolder.add(replace(first, prompt_hash=prompt_hash(ids(2, 1))))
+    unfolder.add(first)
+    with pytest.raises(WrongPrompt):
+        unfolder.add(replace(second, prompt_suffix_ids=ids(9)))
