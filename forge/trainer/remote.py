@@ -1,0 +1,58 @@
+"""The learner as a Ray actor. Its own errors arrive as they are; its death is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from forge.storage.errors import ForgeError, Unavailable
+from forge.trainer.batch import Row
+from forge.trainer.config import Hyper, StepStats
+
+
+class RemoteLearner:
+    def __init__(self, model: Path, hyper: Hyper) -> None:
+        import ray
+
+        from forge.trainer.learner import Learner
+
+        gpus = min(1.0, ray.cluster_resources().get("GPU", 0.0))
+        self._actor = ray.remote(Learner).options(num_cpus=1, num_gpus=gpus).remote(str(model), hyper)
+
+    def device(self) -> str:
+        return str(self._call("device"))
+
+    def step(self, rows: list[Row]) -> StepStats:
+        stats = self._call("step", rows)
+        assert isinstance(stats, StepStats)
+        return stats
+
+    def save(self, path: Path) -> None:
+        self._call("save", str(path))
+
+    def _call(self, method: str, *args: Any) -> Any:
+        import ray
+
+        with _ray_errors():
+            return ray.get(getattr(self._actor, method).remote(*args))
+
+
+@contextmanager
+def _ray_errors() -> Iterator[None]:
+    from ray.exceptions import RayActorError, RayTaskError
+
+    try:
+        yield
+    except RayTaskError as error:
+        if isinstance(error.cause, ForgeError):
+            raise error.cause from None
+        raise
+    except RayActorError as error:
+        if isinstance(cause := getattr(error, "cause", None), ForgeError):
+            raise cause from None
+        raise Unavailable(
+            f"the learner's process ended: {error}",
+            "most often memory: lower --micro-tokens, or use a smaller model or a bigger machine",
+        ) from error
