@@ -1,0 +1,94 @@
+"""Weights on disk: their digest, and how a new version appears under ``DATA/policy/``.
+
+Needs no torch: whoever has the weights gives a function that saves them into a directory. Not obvious: readers see
+either the old CURRENT or the new one, whole, because both the directory and the pointer arrive by rename after a sync.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from forge.storage.errors import BadInput
+
+POINTER = "CURRENT"
+READ_BYTES = 1 << 20
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What ``policy/CURRENT`` says; ``path`` is relative to the data directory's ``policy`` folder in the file."""
+
+    version: int
+    path: Path
+    digest: str
+    lineage: str
+
+
+def weight_digest(directory: Path) -> str:
+    """sha256 over the safetensors files of a model directory, names and bytes, in name order."""
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise BadInput(f"{directory}: no *.safetensors file", "give a directory written by save_pretrained")
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while block := file.read(READ_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def publish(data: Path, version: int, save: Callable[[Path], None], lineage: str) -> Path:
+    """Save a version as ``DATA/policy/<version>/`` and point CURRENT at it; returns the directory."""
+    policy = data / "policy"
+    policy.mkdir(parents=True, exist_ok=True)
+    final = policy / str(version)
+    if final.exists():
+        raise BadInput(f"{final}: version {version} is published already", "publish under a higher version")
+    building = policy / f".{version}.{os.getpid()}.tmp"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    try:
+        save(building)
+        digest = weight_digest(building)
+        for path in building.rglob("*"):
+            _sync(path)
+        _sync(building)
+        building.rename(final)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    pointer = policy / f".{POINTER}.{os.getpid()}.tmp"
+    pointer.write_bytes(msgspec.json.encode(Published(version, Path(final.name), digest, lineage)))
+    _sync(pointer)
+    pointer.replace(policy / POINTER)
+    _sync(policy)
+    return final
+
+
+def current(data: Path) -> Published | None:
+    """The last published version, its path made whole; None if nothing was published."""
+    pointer = data / "policy" / POINTER
+    try:
+        found = msgspec.json.decode(pointer.read_bytes(), type=Published)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{pointer}: not a policy pointer ({error})", "publish again, or remove the file") from error
+    path = data / "policy" / found.path
+    if not path.is_dir():
+        raise BadInput(f"{pointer}: names {path}, which is not there", "publish again, or remove the file")
+    return msgspec.structs.replace(found, path=path)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
