@@ -253,4 +253,4 @@ def _value(sent: Mapping[str, bytes | Raw], name: str) -> Any:
 
 def _number(sent: Mapping[str, bytes | Raw], name: str, default: float) -> float:
     value = _value(sent, name)
-    return float(value) if isinstance(value, int | float) else default
+    return value if isinstance(value, int | float) else default

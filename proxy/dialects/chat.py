@@ -18,7 +18,7 @@ from msgspec import Raw
 from forge.proxy import splice
 from forge.proxy.dialects.base import Answer, BadRequest, Hold, Outgoing, Overrides, Piece
 from forge.proxy.dialects.hints import chat_hints
-from forge.proxy.dialects.overlay import overlay, sampling
+from forge.proxy.dialects.overlay import decode_member, overlay, sampling
 from forge.proxy.engines.answers import as_stream, error_text
 from forge.proxy.engines.base import Ask, Cut, Engine
 from forge.proxy.sse import Event, EventTooLarge, Splitter
@@ -86,7 +86,7 @@ def prepare(
         own = bytes(asked["model"])
         ask = replace(ask, cuts=(*ask.cuts, Cut(b"model", own, own)))
     edits = [*notices, *over.edits]
-    model = msgspec.json.decode(asked["model"]) if "model" in asked else None
+    model = decode_member(asked, "model")
     return Outgoing(
         body=out,
         edited=out is not body,

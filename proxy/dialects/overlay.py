@@ -63,14 +63,14 @@ def overlay(request: Values, overrides: Overrides) -> Overlay:
 def sampling(request: Values) -> str | None:
     """JSON object of the sampling members."""
     kept = {name: Raw(bytes(value)) for name, value in request.items() if name in SAMPLING}
-    return msgspec.json.encode(kept).decode() if kept else None
+    return msgspec.json.encode(kept).decode("utf-8", "replace") if kept else None
 
 
 def _sampling(request: Values, overrides: Overrides, changes: dict[str, bytes | None]) -> dict[str, Any] | None:
     if overrides.sampling is None:
         return None
     sent = {name: value for name, value in overrides.sampling.items() if name not in LIMITS}
-    asked = {name: _decode(request, name) for name in sorted(DISTRIBUTION | sent.keys()) if name in request}
+    asked = {name: decode_member(request, name) for name in sorted(DISTRIBUTION | sent.keys()) if name in request}
     if asked == sent:
         return None
     changes.update(dict.fromkeys(asked))
@@ -82,7 +82,7 @@ def _limit(request: Values, overrides: Overrides, changes: dict[str, bytes | Non
     asked: int | None = None
     name = "max_tokens"
     for candidate in reversed(LIMITS):
-        value = _decode(request, candidate)
+        value = decode_member(request, candidate)
         if value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool):
@@ -103,14 +103,15 @@ def _limit(request: Values, overrides: Overrides, changes: dict[str, bytes | Non
 
 
 def _model(request: Values, overrides: Overrides, changes: dict[str, bytes | None]) -> dict[str, Any] | None:
-    asked = _decode(request, "model")
+    asked = decode_member(request, "model")
     if overrides.model is None or asked == overrides.model:
         return None
     changes["model"] = msgspec.json.encode(overrides.model)
     return {"edit": "model", "asked": asked, "sent": overrides.model}
 
 
-def _decode(request: Values, name: str) -> Any:
+def decode_member(request: Values, name: str) -> Any:
+    """A top-level member's value; None where it is missing. Raises ``BadRequest``."""
     value = request.get(name)
     try:
         return None if value is None else msgspec.json.decode(value)
