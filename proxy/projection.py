@@ -42,7 +42,8 @@ LIVE_SESSIONS_MAX: Final = 50_000
 class Written:
     """What an interval became."""
 
-    parts: list[Path] = field(default_factory=list)
+    parts: dict[Path, int] = field(default_factory=dict)
+    """How many rows each part holds."""
     sessions: list[Session] = field(default_factory=list)
 
 
@@ -95,13 +96,24 @@ class Projector:
 
     def _samples(self, session: Session, name: str) -> list[Sample]:
         """The session's samples by the default recipe, from the parts that hold its calls."""
-        damaged: list[Damaged] = []
         try:
-            calls = list(CallReader(self._parts_of(session, name), damaged, session_id=session.session_id))
+            calls = self._remembered(session) or self._read(session, name)
         except BrokenDataset as error:
             log.error("no samples of session %s: %s", session.session_id, error.message)
             return []
         return samples_of(session, calls)
+
+    def _remembered(self, session: Session) -> list[Call]:
+        """The calls of a session whose chains are all in memory; else []."""
+        parts = self._checkpoint.parts_of(session.session_id) or []
+        keys = {(int(Path(part).name.split("-")[1]), session.session_id) for part in parts}
+        if not keys <= set(self._chains):
+            return []
+        return [call for key in sorted(keys) for call in self._chains[key].calls()]
+
+    def _read(self, session: Session, name: str) -> list[Call]:
+        damaged: list[Damaged] = []
+        return list(CallReader(self._parts_of(session, name), damaged, session_id=session.session_id))
 
     def _parts_of(self, record: Call | Session, name: str) -> list[Path]:
         """The parts that may hold the session's calls, up to the one called ``name``."""
@@ -133,7 +145,7 @@ class Projector:
     def _write(self, path: Path, table: str, rows: Sequence[Row], written: Written) -> None:
         recipe = {"forge.recipe": DEFAULT.to_json().decode()} if table == "samples" else None
         write_part(path, table, rows, metadata=recipe)
-        written.parts.append(path)
+        written.parts[path] = len(rows)
 
     def _chain(self, writer: int, call: Call, path: Path) -> Chain:
         """The session's chain. One that is not in memory is read back from the parts before ``path``."""

@@ -8,7 +8,7 @@ recording and decoding go on, and the catalog catches up.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,16 +94,16 @@ class Catalog:
             db.execute(insert(VERSIONS).values(version=VERSION))
         return True
 
-    def note(self, parts: Iterable[Path], sessions: Iterable[Session], gone: Iterable[Path] = ()) -> None:
-        """Takes in what the decoder has just written. Doing it twice changes nothing."""
+    def note(self, parts: Mapping[Path, int], sessions: Iterable[Session], gone: Iterable[Path] = ()) -> None:
+        """Takes in what the decoder has just written: parts with their rows. Doing it twice changes nothing."""
         if self.prepare():
             self._fill()
             return
         with self._engine.begin() as db:
             for path in gone:
                 db.execute(delete(PARTS).where(PARTS.c.path == self._name(path)))
-            for path in parts:
-                self._note_part(db, path)
+            for path, rows in parts.items():
+                self._note_part(db, path, rows)
             for session in sessions:
                 _note_session(db, session)
 
@@ -117,7 +117,8 @@ class Catalog:
     def _fill(self) -> None:
         paths = [path for kind in ("calls", "sessions") for path in parts_in(table_dir(self._data, kind))]
         paths += parts_in(table_dir(self._data, "samples", DEFAULT.name))
-        self.note(paths, Dataset(self._data).sessions())
+        counted = {path: rows for path in paths if (rows := _count(path)) is not None}
+        self.note(counted, Dataset(self._data).sessions())
 
     def runs(self) -> list[dict[str, Any]]:
         """Runs by name, with how many calls (rows) and sessions they have."""
@@ -162,13 +163,18 @@ class Catalog:
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self._data))
 
-    def _note_part(self, db: Connection, path: Path) -> None:
-        try:
-            rows, size = count_rows(path), path.stat().st_size
-        except (OSError, pa.ArrowException):
-            return
-        values = {"kind": path.relative_to(self._data).parts[0], "run_id": run_of(path), "rows": rows, "bytes": size}
+    def _note_part(self, db: Connection, path: Path, rows: int) -> None:
+        kind = path.relative_to(self._data).parts[0]
+        values = {"kind": kind, "run_id": run_of(path), "rows": rows, "bytes": path.stat().st_size}
         _put(db, PARTS, {"path": self._name(path)}, values)
+
+
+def _count(path: Path) -> int | None:
+    """Rows of a part; None if it cannot be read, which the dataset's readers report."""
+    try:
+        return count_rows(path)
+    except (OSError, pa.ArrowException):
+        return None
 
 
 def _note_session(db: Connection, session: Session) -> None:

@@ -70,6 +70,8 @@ class Chain:
 
     def __init__(self) -> None:
         self.size = 0
+        self.rows: list[Delta] = []
+        """What was added, less the columns that nothing is derived from."""
         self._placer = Placer()
         self._links: dict[Key, _Link] = {}
 
@@ -105,9 +107,20 @@ class Chain:
         )
         response = [_hash(call.response.encode())] if call.response else []
         self._links[Key(call.call_id, call.choice)] = _Link(delta.chain_len, hashes + response, tools_hash)
-        self.size += 4 * (len(delta.prompt_suffix_ids) + len(call.output_ids)) + 96 * len(hashes)
-        self.size += 2 * len(delta.call.messages) + 1024
+        self._keep(delta, len(hashes))
         return delta
+
+    def calls(self) -> list[Call]:
+        """The calls again, whole, less ``request_raw`` and other bulk."""
+        unfolder = Unfolder()
+        return [unfolder.add(row) for row in self.rows]
+
+    def _keep(self, delta: Delta, messages: int) -> None:
+        call = replace(delta.call, request_raw=None, top_logprobs=None, routed_experts=None, sampling_mask=None)
+        self.rows.append(replace(delta, call=call))
+        ids = len(delta.prompt_suffix_ids) + 2 * len(call.output_ids)
+        texts = (call.messages, call.tools, call.response, call.sampling_sent, call.error)
+        self.size += 12 * ids + 128 * messages + sum(3 * len(text) for text in texts if text) + 4096
 
     def _parent(self, call: Call) -> _Link | None:
         """The link to write a delta over; None when the call is to be written whole."""
