@@ -115,7 +115,6 @@ class ControlPlane:
         session = await self._deps.registry.close(live, outcome)
         calls = await self._read_back(live)
         samples = await asyncio.to_thread(samples_of, session, calls)
-        self._deps.recorder.forget(live.id)
         if ARROW in request.headers.get("Accept", ""):
             headers = {"X-Forge-Session": encode(session).decode()}
             return web.Response(body=arrow(samples), content_type=ARROW, headers=headers)
@@ -129,9 +128,16 @@ class ControlPlane:
 
     async def _read_back(self, live: Live) -> list[Call]:
         deps = self._deps
-        places = list(deps.recorder.positions.get(live.id, ()))
-        writer = deps.recorder.journal.writer
-        return await asyncio.to_thread(calls_of, deps.config.data, writer, live.record.run_id, live.id, places)
+        places = deps.recorder.positions.get(live.id)
+        return await asyncio.to_thread(
+            calls_of,
+            deps.config.data,
+            deps.recorder.journal.writer,
+            live.record.run_id,
+            live.id,
+            None if places is None else list(places),
+            all_known=not live.restored,
+        )
 
     async def _finished(self, request: web.Request) -> web.Response:
         try:

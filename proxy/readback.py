@@ -21,31 +21,38 @@ READ_BYTES = 64 << 10
 """Taken at once around a frame; a longer frame is read by itself."""
 
 
-def calls_of(data: Path, writer: int, run_id: str, session_id: str, places: Sequence[Position]) -> list[Call]:
-    """Every closed call, in order; each once."""
-    found = _from_journal(data, writer, places)
-    known = {call.call_id for call in found}
-    earlier = [c for c in Dataset(data).calls(run_id, session_id) if c.call_id not in known]
-    return sorted([*earlier, *found], key=lambda call: (call.seq, call.call_id, call.choice))
+def calls_of(
+    data: Path, writer: int, run_id: str, session_id: str, places: Sequence[Position] | None, *, all_known: bool
+) -> list[Call]:
+    """Every closed call, in order; each once. ``all_known``: ``places`` are those of all its frames."""
+    found, readable = _from_journal(data, writer, places or ())
+    if places is None or not readable or not all_known:
+        known = {call.call_id for call in found}
+        found += [call for call in Dataset(data).calls(run_id, session_id) if call.call_id not in known]
+    return sorted(found, key=lambda call: (call.seq, call.call_id, call.choice))
 
 
-def _from_journal(data: Path, writer: int, places: Sequence[Position]) -> list[Call]:
+def _from_journal(data: Path, writer: int, places: Sequence[Position]) -> tuple[list[Call], bool]:
+    """The calls, and whether every place could still be read."""
     reader = JournalReader(journal_dir(data, writer))
     assembly = Assembly(writer)
     entry: Entry | None = None
+    readable = True
     try:
         for place in places:
             reader.position = place
             try:
                 entries = reader.read(max_frames=1, max_bytes=READ_BYTES)
             except Unavailable:
-                continue  # decoded and recycled: the dataset has it
+                readable = False  # decoded and recycled: the dataset has it
+                continue
             for entry in entries:
                 assembly.feed(entry)
     finally:
         reader.close()
     if entry is None:
-        return []
+        return [], readable
     bound = assembly.feed(Entry(entry.position, entry.end, Cut(number=0, wall_us=0), b""))
     closed = bound.calls if bound is not None else []
-    return [row for call in closed for row in decode_call(call.open, call.request, call.sent, call.answer, call.close)]
+    rows = [row for c in closed for row in decode_call(c.open, c.request, c.sent, c.answer, c.close)]
+    return rows, readable

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 PENDING_CLOSES: Final = 4096
 """Calls whose ``close`` could not be written and waits for the disk; more than these are closed at the next start."""
+RETIRED: Final = 1024
+"""Closed sessions whose frames can still be found without the dataset."""
 
 
 def wall_us() -> int:
@@ -47,6 +50,7 @@ class Recorder:
     _last_mono: int = 0
     _cuts: int = 0
     _changed: bool = False
+    _retired: deque[str] = field(default_factory=deque)
     _pending: dict[str, Close] = field(default_factory=dict)
 
     def now(self) -> int:
@@ -80,9 +84,11 @@ class Recorder:
         """Remember from now on where the session's frames stand."""
         self.positions.setdefault(session_id, [])
 
-    def forget(self, session_id: str) -> None:
-        """The session is closed and was handed over; its frames need not be found again."""
-        self.positions.pop(session_id, None)
+    def retire(self, session_id: str) -> None:
+        """The session is closed. Its places are kept for a while: whoever closed it may ask again."""
+        self._retired.append(session_id)
+        if len(self._retired) > RETIRED:
+            self.positions.pop(self._retired.popleft(), None)
 
     def session(self, state: Session, event: str) -> None:
         """Raises ``JournalFull``."""

@@ -18,7 +18,7 @@ import msgspec
 from forge.proxy.history import History
 from forge.proxy.ids import IdSource
 from forge.proxy.keys import Keys
-from forge.proxy.recorder import Recorder, wall_us
+from forge.proxy.recorder import RETIRED, Recorder, wall_us
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.records import Purpose, RewardStatus, Session, SessionStatus
 
@@ -104,6 +104,8 @@ class Live:
     opened: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
     closing: bool = False
+    restored: bool = False
+    """An earlier start of the proxy opened it: its first frames may be in the dataset alone."""
 
     @property
     def id(self) -> str:
@@ -179,7 +181,9 @@ class Registry:
         for state in states:
             known = self._sessions.get(state.session_id)
             if known is None or known.record.revision < state.revision:
-                self._sessions[state.session_id] = self._live(state, calls.get(state.session_id, 0))
+                live = self._live(state, calls.get(state.session_id, 0))
+                live.restored = True
+                self._sessions[state.session_id] = live
         for live in self._sessions.values():
             record = live.record
             if not live.is_open:
@@ -189,6 +193,9 @@ class Registry:
                 if labels.get("harness_session"):
                     self._external[record.harness, labels["harness_session"]] = record.session_id
         self._finished.sort()
+        for _, session_id in self._finished[-RETIRED:]:
+            self._recorder.track(session_id)
+            self._recorder.retire(session_id)
 
     def _live(self, state: Session, calls: int = 0) -> Live:
         live = Live(
@@ -277,6 +284,7 @@ class Registry:
                 live.closing = False
                 raise
             live.history = History()
+            self._recorder.retire(live.id)
             self._finished.append((live.record.close_us or 0, live.id))
             async with self._news:
                 self._news.notify_all()

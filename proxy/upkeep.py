@@ -42,7 +42,6 @@ async def end_implicit(deps: Deps, idle_s: float) -> None:
             except JournalFull as error:
                 log.warning("session not closed: session_id=%s %s", live.id, error.message)
                 return
-            deps.recorder.forget(live.id)
 
 
 async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:

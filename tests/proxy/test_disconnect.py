@@ -1,0 +1,103 @@
+"""A client that leaves: the engine stops within a second, and the row says aborted with what had come."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from forge.storage.frames import Close, Data
+from tests.engine import Fault, Gate, Turn
+from tests.proxy.serving import WAIT_S, Serving, calls, serving
+
+
+async def leave(s: Serving, stream: bool, events: int) -> None:
+    """A client of its own that goes away after so many events (0: before the headers)."""
+    async with aiohttp.ClientSession() as http:
+        request = http.post(
+            f"{s.proxy.base_url}/chat/completions",
+            json={"model": "policy", "messages": [{"role": "user", "content": "hi"}], "stream": stream},
+        )
+        if events == 0:
+            task = asyncio.ensure_future(request.__aenter__())
+            async with asyncio.timeout(WAIT_S):
+                while not s.engine.served:
+                    await asyncio.sleep(0.005)
+            task.cancel()
+            await asyncio.wait([task])
+            return
+        async with request as answer:
+            got = b""
+            while got.count(b"\n\n") < events:
+                got += await answer.content.readany()
+            answer.close()
+
+
+@pytest.mark.parametrize(
+    ("stream", "moment", "sent"),
+    [
+        (False, 0, 0),
+        (False, 0, 2),
+        (True, 0, 0),
+        (True, 1, 1),
+        (True, 3, 3),
+        (True, 5, 5),
+    ],
+    ids=["whole early", "whole late", "before headers", "at the first event", "mid stream", "before the finish"],
+)
+async def test_the_engine_side_closes_and_the_row_is_aborted(
+    tmp_path: Path, stream: bool, moment: int, sent: int
+) -> None:
+    gate = Gate(is_open=False)
+    async with serving(tmp_path) as s:
+        s.engine.script(Turn("one two three four", gate=gate))
+        gate.release(sent)
+        await leave(s, stream, moment)
+        (served,) = s.engine.served
+        async with asyncio.timeout(1.0):
+            await served.client_left.wait()
+        (close,) = await s.closed()
+        assert close.status == "aborted"
+        if stream and sent:
+            assert s.frames(Data), "what came is kept"
+    (row,) = calls(s.data)
+    assert (row.status, row.trainable) == ("aborted", False)
+
+
+async def test_a_client_that_leaves_while_the_engine_is_mute(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        s.engine.script(Turn(fault=Fault(mute=True)))
+        await leave(s, True, 0)
+        async with asyncio.timeout(1.0):
+            await s.engine.served[0].client_left.wait()
+        assert [c.status for c in await s.closed()] == ["aborted"]
+
+
+async def test_a_client_that_leaves_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        s.engine.script(Turn("one"))
+        async with s.chat(stream=True) as answer:
+            await answer.read()
+            answer.close()
+        assert [c.status for c in s.frames(Close)] == ["ok"]
+
+
+async def test_calls_of_others_go_on(tmp_path: Path) -> None:
+    gate = Gate(is_open=False)
+    async with serving(tmp_path) as s:
+        s.engine.script(Turn("stays one", gate=gate), Turn("leaves", gate=Gate(is_open=False)))
+        staying = asyncio.ensure_future(_read(s))
+        await s.opened()
+        await leave(s, True, 0)
+        assert [c.status for c in await s.closed()] == ["aborted"]
+        gate.open()
+        assert "stays" in await staying
+        assert sorted(c.status for c in await s.closed(2)) == ["aborted", "ok"]
+
+
+async def _read(s: Serving) -> str:
+    async with s.chat(stream=True) as answer:
+        text: str = await answer.text()
+        return text
