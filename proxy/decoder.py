@@ -21,7 +21,7 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from forge.proxy.assembly import Assembly, Interval
-from forge.proxy.projection import Projector, Written
+from forge.proxy.projection import CHAIN_BYTES, Projector, Written
 from forge.proxy.rebuild import plan, remove_leftovers
 from forge.storage import checkpoint as checkpoints
 from forge.storage import crash
@@ -63,8 +63,16 @@ class _Follower:
 class Decoder:
     """All decoding of one data directory. Holds its lock from the first moment to ``close``."""
 
-    def __init__(self, data: Path, *, keep_bytes: int = KEEP_BYTES, catalog_url: str | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *,
+        keep_bytes: int = KEEP_BYTES,
+        catalog_url: str | None = None,
+        chain_bytes: int = CHAIN_BYTES,
+    ) -> None:
         self.data = data
+        self._chain_bytes = chain_bytes
         self._keep = keep_bytes
         self._followers: dict[int, _Follower] = {}
         (data / "journal").mkdir(parents=True, exist_ok=True)
@@ -127,7 +135,7 @@ class Decoder:
             follower.reader.close()
         self._followers.clear()
         self._checkpoint = checkpoints.load(self.data)
-        self._projector = Projector(self.data, self._checkpoint)
+        self._projector = Projector(self.data, self._checkpoint, chain_bytes=self._chain_bytes)
         remove_leftovers(self.data)
         try:
             note_recipe(self.data, DEFAULT)

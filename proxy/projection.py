@@ -48,7 +48,7 @@ class Written:
 
 
 class Projector:
-    def __init__(self, data: Path, checkpoint: Checkpoint, *, chain_bytes: int = CHAIN_BYTES) -> None:
+    def __init__(self, data: Path, checkpoint: Checkpoint, *, chain_bytes: int) -> None:
         self._data = data
         self._checkpoint = checkpoint
         self._chain_bytes = chain_bytes

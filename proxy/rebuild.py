@@ -6,7 +6,7 @@ from pathlib import Path
 
 from forge.storage.checkpoint import Checkpoint, checkpoint_path
 from forge.storage.errors import Unavailable
-from forge.storage.files import TEMPORARY
+from forge.storage.files import TEMPORARY, temporary
 from forge.storage.journal import journal_dir, segment_path, segments, writers
 from forge.storage.journal_segment import read_head
 from forge.storage.parts import parts_in, table_dir
@@ -48,10 +48,9 @@ def decoder_parts(data: Path) -> list[Path]:
 
 def remove_leftovers(data: Path) -> None:
     """Files that were being written when a decoder died. Sets of other recipes may have a living writer."""
-    checkpoint = checkpoint_path(data)
-    checkpoint.with_name(f"{TEMPORARY}{checkpoint.name}").unlink(missing_ok=True)
+    temporary(checkpoint_path(data)).unlink(missing_ok=True)
     for folder in _folders(data):
-        for leftover in folder.glob(f"**/{TEMPORARY}*"):
+        for leftover in folder.glob(f"**/{TEMPORARY}"):
             leftover.unlink(missing_ok=True)
 
 

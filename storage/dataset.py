@@ -84,7 +84,7 @@ def note_recipe(data: Path, recipe: Recipe) -> None:
     path = table_dir(data, "samples", recipe.name) / RECIPE_FILE
     text = recipe.to_json()
     if not path.exists():
-        write_whole(path, lambda temporary: temporary.write_bytes(text), crash_name="recipe")
+        write_whole(path, lambda unfinished: unfinished.write_bytes(text), crash_name="recipe")
     elif path.read_bytes() != text:
         raise BadInput(
             f"the samples in {path.parent} were made by another recipe named {recipe.name!r}: {path.read_text()}",

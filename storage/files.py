@@ -11,25 +11,30 @@ from typing import Final
 from forge.storage import crash
 from forge.storage.errors import Unavailable
 
-TEMPORARY: Final = ".tmp-"
-"""Begins the name of a file that is being written; readers of Parquet folders skip names with a leading dot."""
+TEMPORARY: Final = ".*.tmp"
+"""Names of files that are being written. Neither ``*.parquet`` nor readers of Parquet folders, which skip a leading
+dot, see them."""
+
+
+def temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, crash_name: str = "file") -> None:
     """``write`` makes the file under another name in the same folder; flushed, it appears by rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    unfinished = temporary(path)
     try:
-        write(temporary)
+        write(unfinished)
         crash.point(f"{crash_name}-written")
-        fd = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(unfinished, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.replace(temporary, path)
+        os.replace(unfinished, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
     fsync_dir(path.parent)
     crash.point(f"{crash_name}-renamed")

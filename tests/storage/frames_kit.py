@@ -16,6 +16,7 @@ import msgspec
 
 from forge.storage.frames import AnyFrame, Close, Cut, Data, Open, SessionFrame
 from forge.storage.journal import JournalWriter
+from forge.storage.journal_segment import SEGMENT_BYTES
 from forge.storage.records import RewardStatus, Session, SessionStatus
 
 WALL_US = 1_790_000_000_000_000
@@ -113,14 +114,18 @@ class Kit:
     run_id: str = "run-a"
     seed: int = 0
     writer: int = 0
-    durability: Any = "process"
+    segment_bytes: int = SEGMENT_BYTES
     sessions: dict[str, Session] = field(default_factory=dict)
     turns: dict[str, list[Turn]] = field(default_factory=dict)
     """Every call begun, by session."""
 
     def __post_init__(self) -> None:
         self.journal = JournalWriter.open(
-            self.data, self.writer, run_id=self.run_id, durability=self.durability, wall_us=lambda: WALL_US
+            self.data,
+            self.writer,
+            run_id=self.run_id,
+            segment_bytes=self.segment_bytes,
+            wall_us=lambda: WALL_US,
         )
         self._random = random.Random(self.seed)
         self._mono = 0
@@ -256,7 +261,7 @@ def story(kit: Kit, *, sessions: int = 3, turns: int = 4) -> None:
         kit.cut()
     kit.call(names[0], parent=kit.turns[names[0]][0])
     for index, name in enumerate(names):
-        kit.close_session(name, reward=float(index) if index != 1 else None, pending=index == 2)
+        kit.close_session(name, reward=float(index) if index != 1 else None, pending=name == names[-1])
         kit.cut()
     kit.reward(names[-1], 0.5)
     kit.cut()
