@@ -70,7 +70,7 @@ class Answer:
             return Said(self._held[: at + len(string) if self._rules.include else at], "stop", string)
         if len(self.ids) >= self._rules.max_tokens:
             return Said(self.flush(), "length", None)
-        keep = max((len(s) - 1 for s in self._rules.strings), default=0)
+        keep = min(len(self._held), max((len(s) - 1 for s in self._rules.strings), default=0))
         while keep and not any(s.startswith(self._held[-keep:]) for s in self._rules.strings):
             keep -= 1
         text = self._held[: len(self._held) - keep]

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge.policy.template import default_template
 from forge.storage.errors import BadInput, Unavailable
 
 Tell = Callable[[str], None]

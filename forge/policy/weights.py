@@ -21,7 +21,7 @@ READ_BYTES = 1 << 20
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What ``policy/CURRENT`` says; ``path`` is relative to the data directory's ``policy`` folder in the file."""
+    """What ``policy/CURRENT`` says; in the file, ``path`` is relative to the folder that CURRENT lies in."""
 
     version: int
     path: Path
@@ -48,8 +48,11 @@ def publish(data: Path, version: int, save: Callable[[Path], None], lineage: str
     policy = data / "policy"
     policy.mkdir(parents=True, exist_ok=True)
     final = policy / str(version)
-    if final.exists():
-        raise BadInput(f"{final}: version {version} is published already", "publish under a higher version")
+    if (last := current(data)) is not None and last.version >= version:
+        raise BadInput(
+            f"version {last.version} is published in {policy}: {version} is no later one", "raise the version"
+        )
+    shutil.rmtree(final, ignore_errors=True)  # of a publisher that died before it moved the pointer
     building = policy / f".{version}.{os.getpid()}.tmp"
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
@@ -64,7 +67,7 @@ def publish(data: Path, version: int, save: Callable[[Path], None], lineage: str
         shutil.rmtree(building, ignore_errors=True)
         raise
     pointer = policy / f".{POINTER}.{os.getpid()}.tmp"
-    pointer.write_bytes(msgspec.json.encode(Published(version, Path(final.name), digest, lineage)))
+    pointer.write_bytes(msgspec.json.encode(Published(version, Path(final.name), digest, lineage), enc_hook=str))
     _sync(pointer)
     pointer.replace(policy / POINTER)
     _sync(policy)
@@ -75,7 +78,7 @@ def current(data: Path) -> Published | None:
     """The last published version, its path made whole; None if nothing was published."""
     pointer = data / "policy" / POINTER
     try:
-        found = msgspec.json.decode(pointer.read_bytes(), type=Published)
+        found = msgspec.json.decode(pointer.read_bytes(), type=Published, dec_hook=lambda kind, value: kind(value))
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

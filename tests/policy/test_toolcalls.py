@@ -1,0 +1,81 @@
+"""Tool calls are read the same however the text is cut, and no tag leaks into content."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forge.policy.toolcalls import Parsed, ToolCall, ToolParser
+
+TEXTS = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [
+                "<tool_call>",
+                "</tool_call>",
+                "\n",
+                " ",
+                "<",
+                "<tool",
+                "</tool_call",
+                '{"name": "f", "arguments": {"a": 1}}',
+                '{"name": "f"}',
+                '{"name": 3}',
+            ]
+        ),
+        st.text(max_size=4),
+    ),
+    max_size=12,
+).map("".join)
+
+
+def read(pieces: list[str]) -> Parsed:
+    parser = ToolParser()
+    parts = [parser.feed(piece) for piece in pieces]
+    parts.append(parser.finish())
+    return Parsed("".join(p.content for p in parts), [call for p in parts for call in p.calls])
+
+
+def cut(text: str, at: list[int]) -> list[str]:
+    edges = [0, *sorted(i % (len(text) + 1) for i in at), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@given(TEXTS, st.lists(st.integers(0, 200), max_size=8))
+def test_any_cut_reads_the_same(text: str, at: list[int]) -> None:
+    assert read(cut(text, at)) == read([text])
+
+
+@given(TEXTS)
+def test_no_whole_tag_leaks_from_well_nested_text(text: str) -> None:
+    wrapped = f"before<tool_call>{text.replace('<', '')}</tool_call>after"
+    assert "tool_call>" not in read([wrapped]).content.replace(text.replace("<", ""), "")
+
+
+@given(st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none(), st.lists(st.integers()))))
+def test_arguments_stay_as_the_model_wrote_them(arguments: dict[str, object]) -> None:
+    text = json.dumps(arguments, indent=1).replace("</tool_call>", "")
+    found = read([f'<tool_call>\n{{"arguments": {text}, "name": "f"}}\n</tool_call>'])
+    assert found == Parsed("", [ToolCall("f", text)])
+
+
+def test_calls_and_what_stands_around_them() -> None:
+    first, second = '{"name":"a","arguments":{}}', '{"name":"b","arguments":{"x":[1]}}'
+    text = f"so:\n<tool_call>{first}</tool_call>\n<tool_call>{second}</tool_call>\n"
+    assert read([text]) == Parsed("so:\n", [ToolCall("a", "{}"), ToolCall("b", '{"x":[1]}')])
+
+
+def test_a_call_cut_short_is_content_without_its_tag() -> None:
+    assert read(['<tool_call>\n{"name": "f", "argu']) == Parsed('\n{"name": "f", "argu', [])
+
+
+def test_a_whole_call_without_its_end_tag_is_a_call() -> None:
+    assert read(['<tool_call>{"name": "f", "arguments": {}}</tool_c']) == Parsed("", [ToolCall("f", "{}")])
+
+
+def test_what_is_no_call_is_content() -> None:
+    for body in ('{"name": 1}', '{"arguments": {}}', '{"name": "f", "arguments": [1]}', "[]", "x"):
+        assert read([f"<tool_call>{body}</tool_call>"]) == Parsed(body, [])
