@@ -196,15 +196,16 @@ def _overrides(deps: Deps, live: Live | None, replica: Replica | None) -> Overri
 
 def _implicit(deps: Deps, said: Signs, seen: Fingerprint | None) -> tuple[Live, str]:
     """The session of a request that names none of ours: by the harness's own id, else by longest prefix."""
-    if said.external_id is None and seen is not None:
-        known = deps.registry.get(deps.shared.session_of(seen) or "")
-        if known is not None and known.is_open:
-            deps.shared.note(seen, known.id)
-            return known, "prefix"
-    live = deps.registry.implicit(said.external_id, said.harness, said.harness_version, deps.policy())
-    if seen is not None:
-        deps.shared.note(seen, live.id)
-    return live, said.rule if said.external_id is not None else "implicit"
+    if said.external_id is not None or seen is None:
+        live = deps.registry.implicit(said.external_id, said.harness, said.harness_version, deps.policy())
+        return live, said.rule if said.external_id is not None else "implicit"
+    known = deps.registry.get(deps.shared.session_of(seen) or "")
+    if known is not None and known.is_open:
+        live, rule = known, "prefix"
+    else:
+        live, rule = deps.registry.implicit(None, said.harness, said.harness_version, deps.policy()), "implicit"
+    deps.shared.note(seen, live.id)
+    return live, rule
 
 
 def _retry(live: Live, seen: Fingerprint | None, call_id: str) -> str | None:

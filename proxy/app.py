@@ -34,6 +34,7 @@ from forge.proxy.replicas import join, watch
 from forge.proxy.restore import Memory, remember
 from forge.proxy.server import DataPlane
 from forge.proxy.sessions import Registry
+from forge.proxy.tasks import Tasks
 from forge.proxy.upkeep import drain, upkeep
 from forge.proxy.upstream import EngineClient, read_key
 from forge.storage.errors import BadInput, Unavailable
@@ -58,6 +59,8 @@ class Running:
     control_token: str
     control_token_file: Path
     deps: Deps
+    failed: asyncio.Event
+    """A background job died: the proxy should be stopped."""
 
     def ready(self) -> dict[str, object]:
         """What the ready file says."""
@@ -87,18 +90,19 @@ async def serve(config: ProxyConfig) -> AsyncIterator[Running]:
         deps.base_url = _url(config.host, data_socket)
         await _listen(stack, DataPlane(deps).runner(), data_socket)
         await _listen(stack, ControlPlane(deps, token).runner(PoolRoutes(deps).routes()), control_socket)
-        running = Running(f"{deps.base_url}/v1", _url(config.control_host, control_socket), token, token_file, deps)
-        async with asyncio.TaskGroup() as group:
-            jobs = [upkeep(deps), watch(deps), *([decoder.run()] if decoder is not None else [])]
-            tasks = [group.create_task(job) for job in jobs]
-            if config.ready_file is not None:
-                _say_ready(config.ready_file, running)
-            try:
-                yield running
-            finally:
-                await drain(deps, decoder)
-                for task in tasks:
-                    task.cancel()
+        tasks = await stack.enter_async_context(Tasks())
+        control_url = _url(config.control_host, control_socket)
+        running = Running(f"{deps.base_url}/v1", control_url, token, token_file, deps, tasks.failed)
+        tasks.start(upkeep(deps), "upkeep")
+        tasks.start(watch(deps), "watch")
+        if decoder is not None:
+            tasks.start(decoder.run(), "decoder")
+        if config.ready_file is not None:
+            _say_ready(config.ready_file, running)
+        try:
+            yield running
+        finally:
+            await drain(deps, decoder)
 
 
 async def _deps(config: ProxyConfig, stack: AsyncExitStack) -> tuple[Deps, Memory]:

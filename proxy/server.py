@@ -77,7 +77,7 @@ class DataPlane:
             raise Refused(426, "websocket_not_supported", "there are no websockets here; POST over plain HTTP")
         if where.kind is Kind.PROBE:
             return _probe(where.probe)
-        if where.kind is Kind.DROP:
+        if where.kind is Kind.DROP and request.method == "POST":
             return web.json_response({})
         if where.kind is Kind.MODELS and request.method in ("GET", "HEAD"):
             return self._models(request)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forge.storage.errors import BadInput
+from forge.storage.errors import BadInput, ForgeError
 
 if TYPE_CHECKING:
     from forge.proxy.config import ProxyConfig
@@ -124,19 +124,36 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
 
 
 async def _serve(config: ProxyConfig) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Until SIGTERM or SIGINT; while it still starts, these end it at once."""
     from forge.proxy.app import serve
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    serving = False
+    main = asyncio.current_task()
+    assert main is not None
+
+    def signalled() -> None:
+        stop.set()
+        if not serving:
+            main.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with serve(config) as running:
-        typer.echo(f"base URL for harnesses  {running.base_url}")
-        typer.echo(f"control plane           {running.control_url}  (token in {running.control_token_file})")
-        typer.echo(f"data                    {config.data}  (run {config.run_id})")
-        await stop.wait()
-        typer.echo("stopping: running calls may end, then everything is decoded")
+        asyncio.get_running_loop().add_signal_handler(number, signalled)
+    try:
+        async with serve(config) as running:
+            serving = True
+            typer.echo(f"base URL for harnesses  {running.base_url}")
+            typer.echo(f"control plane           {running.control_url}  (token in {running.control_token_file})")
+            typer.echo(f"data                    {config.data}  (run {config.run_id})")
+            ends = [asyncio.ensure_future(event.wait()) for event in (stop, running.failed)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in ends:
+                end.cancel()
+            typer.echo("stopping: running calls may end, then everything is decoded")
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    if not stop.is_set():
+        raise ForgeError("the proxy stopped because a part of it failed", "its log above says which")
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
