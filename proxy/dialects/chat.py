@@ -186,7 +186,7 @@ class StreamAnswer:
                 return
             for event in Splitter().feed(rest):
                 self._take(event)
-        elif (last := self._splitter.last()) is not None and last.data and (last.data == DONE or _is_json(last.data)):
+        elif (last := last_event(self._splitter)) is not None:
             self._take(last)
 
     def _take(self, event: Event) -> None:
@@ -253,9 +253,13 @@ class StreamAnswer:
         return pieces
 
 
-def _is_json(data: bytes) -> bool:
+def last_event(splitter: Splitter) -> Event | None:
+    """The event of a stream that ended without its last empty line, if all of it has come."""
+    event = splitter.last()
+    if event is None or not event.data:
+        return None
     try:
-        msgspec.json.decode(data, type=Raw)
+        msgspec.json.decode(event.data, type=Raw)
     except splice.UNREADABLE:
-        return False
-    return True
+        return event if event.data == DONE else None
+    return event

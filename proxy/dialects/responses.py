@@ -16,7 +16,7 @@ import msgspec
 
 from forge.proxy import splice
 from forge.proxy.dialects.base import Answer, Hold, Outgoing, Overrides, Piece
-from forge.proxy.dialects.chat import BROKEN_OFF, DONE, error_body, prepare
+from forge.proxy.dialects.chat import BROKEN_OFF, DONE, error_body, last_event, prepare
 from forge.proxy.dialects.hints import field_hints
 from forge.proxy.dialects.responses_answer import ABORT, Composer, Usage
 from forge.proxy.dialects.responses_request import Translated, translate
@@ -140,7 +140,7 @@ class Streamed:
         rest = self._splitter.rest
         if rest.lstrip().startswith(b"{"):
             self.take_whole(rest)
-        elif self.finish_reason is None and (last := self._splitter.last()) is not None:
+        elif self.finish_reason is None and (last := last_event(self._splitter)) is not None:
             self._take(last.data)
 
     def take_whole(self, body: bytes) -> None:

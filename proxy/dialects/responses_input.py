@@ -33,13 +33,16 @@ REASONING_MARK: Final = "forge1."
 _TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal"})
 
 
+NULL: Final = Raw(b"null")
+
+
 class Part(msgspec.Struct):
     type: str = "text"
     text: str | None = None
     refusal: str | None = None
     image_url: str | None = None
     detail: str | None = None
-    input_audio: Raw | None = None
+    input_audio: Raw = NULL
 
 
 class Item(msgspec.Struct):
@@ -54,8 +57,8 @@ class Item(msgspec.Struct):
     namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
-    output: Raw | None = None
-    action: Raw | None = None
+    output: Raw = NULL
+    action: Raw = NULL
     summary: list[Part] | None = None
     encrypted_content: str | None = None
     tools: list[Tool] | None = None
@@ -169,7 +172,7 @@ class History:
         self._call(item, flat_name(item.name or "", item.namespace), custom_arguments(item.input or ""))
 
     def _shell_call(self, item: Item) -> None:
-        action = msgspec.json.decode(item.action, type=dict[str, Any]) if item.action is not None else {}
+        action = msgspec.json.decode(item.action, type=dict[str, Any] | None) or {}
         arguments = {name: value for name, value in action.items() if name not in ("type", "env") and value is not None}
         self._call(item, LOCAL_SHELL, msgspec.json.encode(arguments).decode())
 
@@ -243,7 +246,7 @@ def _chat_part(part: Part) -> dict[str, Any] | None:
     if part.type == "input_image" and part.image_url:
         detail = {} if part.detail is None else {"detail": part.detail}
         return {"type": "image_url", "image_url": {"url": part.image_url} | detail}
-    if part.type == "input_audio" and part.input_audio is not None:
+    if part.type == "input_audio" and part.input_audio != NULL:
         return {"type": "input_audio", "input_audio": part.input_audio}
     return None
 
@@ -260,9 +263,9 @@ def _reasoning_text(item: Item) -> str | None:
         return None
 
 
-def _output_content(output: Raw | None) -> tuple[str, list[dict[str, Any]]]:
+def _output_content(output: Raw) -> tuple[str, list[dict[str, Any]]]:
     """A tool result's text, and the images that chat does not allow there."""
-    if output is None:
+    if output == NULL:
         return "", []
     try:
         value = _output.decode(output)

@@ -1,7 +1,8 @@
 """The embedded policy server: vLLM's field names, plus the weight versions of each choice.
 
-The non-obvious fact: it names the version of every span of tokens in the answer itself, the strongest source there
-is, and its digest of the loaded weights can be asked for.
+The non-obvious facts: it names the version of every span of tokens in the answer itself, the strongest source there
+is; its digest of the loaded weights can be asked for; and its chunks are the same whether ids are asked or not, but
+for the ids.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ class Embedded(Vllm):
         Cut(b"prompt_token_ids", None, b"null"),
         Cut(b"weight_versions", None, None),
     )
+    usage_members: tuple[str, ...] = ()
+    empty_when_asked: bool = False
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         return Publication(

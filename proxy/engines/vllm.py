@@ -31,6 +31,9 @@ class Vllm:
         Cut(b"prompt_token_ids", b"null", b"null"),
     )
     log_prob_cut: Cut = Cut(b"logprobs", b"null", b"null")
+    usage_members: tuple[str, ...] = ("system_fingerprint",)
+    empty_when_asked: bool = True
+    """It sends a chunk with an empty delta only where ids or log probs are asked."""
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
         members: dict[str, bytes] = {}
@@ -50,8 +53,8 @@ class Vllm:
             members,
             cuts,
             drop_usage_chunk=not usage,
-            usage_members=("system_fingerprint",),
-            drop_empty_chunks=stream and not ids and not log_probs,
+            usage_members=self.usage_members,
+            drop_empty_chunks=self.empty_when_asked and not ids and not log_probs,
         )
 
     def read_whole(self, body: bytes) -> list[Tokens]:

@@ -138,8 +138,10 @@ def test_large_id_arrays_are_folded_away_and_small_ones_next_to_them_too() -> No
 
 def test_a_large_array_of_the_same_name_elsewhere_is_left_alone() -> None:
     own = {"choices": [{"index": 0, "token_ids": [1]}], "prompt_token_ids": [2]}
-    for place in ({"params": {"prompt_token_ids": list(range(5000))}}, {"x": [[list(range(5000))]]}):
-        for body in (own | place, place | own, place | {"choices": []}):
+    places: list[dict[str, Any]] = [{"params": {"prompt_token_ids": list(range(5000))}}, {"x": [[list(range(5000))]]}]
+    for place in places:
+        bodies: list[dict[str, Any]] = [own | place, place | own, place | {"choices": []}]
+        for body in bodies:
             got, _ = splice.Cutter(CUTS).cut(dump(body, COMPACT, ascii=True))
             assert got == dump({key: without(body)[key] for key in body}, COMPACT, ascii=True)
 

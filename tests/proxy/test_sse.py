@@ -24,7 +24,7 @@ def said(found: list[Event]) -> list[tuple[bytes, bytes]]:
     return [(event.name, event.data) for event in found if event.data is not None]
 
 
-texts = st.text(st.characters(blacklist_characters="\r\n\ufeff", blacklist_categories=("Cs",)), max_size=12)
+texts = st.text(st.characters(exclude_characters="\r\n\ufeff", exclude_categories=["Cs"]), max_size=12)
 
 
 @st.composite
