@@ -1,0 +1,114 @@
+"""Reading a data directory at any moment of its life, and decoding one whose disk or journal is bad."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from forge.proxy.decoder import Decoder
+from forge.storage.dataset import Dataset
+from forge.storage.journal import journal_dir, segment_path
+
+from .frames_kit import Kit, story
+from .test_decoder import check, decode, snapshot
+
+
+def test_readers_see_whole_files_while_the_decoder_writes(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    story(kit, sessions=4, turns=12)
+    kit.close()
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def write() -> None:
+        try:
+            decode(tmp_path)
+            decoder = Decoder(tmp_path)
+            decoder.start_over()
+            decoder.catch_up()
+            decoder.close()
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            failures.append(error)
+        finally:
+            done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    counts: list[int] = []
+    glob = str(tmp_path / "calls" / "**" / "*.parquet")
+    while not done.is_set():
+        dataset = Dataset(tmp_path)
+        counts.append(len(list(dataset.calls())))
+        dataset.sessions()
+        list(dataset.samples())
+        assert dataset.damaged == []
+        if counts[-1]:
+            with duckdb.connect() as db:
+                ((seen,),) = db.execute(f"SELECT count(*) FROM '{glob}'").fetchall()
+            assert seen >= counts[-1]
+            assert pq.read_table(tmp_path / "calls").num_rows >= counts[-1]
+    writer.join()
+    assert failures == []
+    assert counts == sorted(counts)
+    check(kit)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("this machine lets root mount no tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_stops_the_decoder_only_until_there_is_room(small_disk: Path) -> None:
+    kit = Kit(small_disk)
+    story(kit, sessions=4, turns=8)
+    kit.close()
+    ballast = small_disk / "ballast"
+    free = os.statvfs(small_disk)
+    decoder = Decoder(small_disk)
+    ballast.write_bytes(b"b" * (free.f_bavail * free.f_frsize - 120_000))
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            decoder.catch_up()
+    part_way = len(list(Dataset(small_disk).calls()))
+    assert part_way < 33
+    ballast.unlink()
+    decoder.catch_up()
+    decoder.close()
+    check(kit)
+
+
+def test_a_damaged_frame_costs_its_call_and_nothing_else(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, segment_bytes=30_000)
+    story(kit, sessions=3, turns=6)
+    kit.close()
+    path = segment_path(journal_dir(tmp_path, 0), 1)
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"chatcmpl-c00001000002") + 30] ^= 1
+    path.write_bytes(raw)
+    decode(tmp_path)
+    rows = {c.call_id: c for c in Dataset(tmp_path).calls()}
+    assert len(rows) == 19
+    assert [c for c, row in rows.items() if not row.trainable] == ["c00001000002"]
+
+
+def test_an_empty_or_missing_directory_reads_as_empty(tmp_path: Path) -> None:
+    for data in (tmp_path, tmp_path / "none"):
+        dataset = Dataset(data)
+        assert (dataset.runs(), list(dataset.calls()), dataset.sessions(), list(dataset.samples())) == ([], [], [], [])
+    decode(tmp_path)
+    assert snapshot(tmp_path) == {}
