@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,6 +21,8 @@ from msgspec import Raw
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What the parser raises on bytes that are no such document, however broken or deep."""
 _BLANK: Final = b" \t\r\n"
+_BLANKS: Final = (b" ", b"\t", b"\r", b"\n")
+_ABSENT: Final = Raw()
 _BACKSLASH: Final = ord("\\")
 _QUOTE: Final = ord('"')
 _FOLD_FROM: Final = 4096
@@ -49,18 +52,31 @@ def rebuild(parts: Mapping[str, bytes | Raw]) -> bytes:
     return b"{" + text + b"}"
 
 
-class Found:
+class FoundChoice(msgspec.Struct):
+    index: Any = None
+    finish_reason: Any = None
+    delta: Raw = Raw()
+
+
+class Found(msgspec.Struct):
     """What an answer's document says, apart from what is cut: the few members that a dialect acts on."""
 
-    __slots__ = ("choices", "empty", "error", "usage")
+    choices: Sequence[FoundChoice] | None = None
+    usage: Any = None
+    error: Any = None
 
-    def __init__(self, top: Any) -> None:
-        self.choices: Sequence[Any] = top.choices or ()
-        """Each with ``index``, ``finish_reason`` and the raw ``delta``."""
-        self.empty = bool(self.choices) and all(bytes(choice.delta) == b"{}" for choice in self.choices)
-        """Every delta is empty."""
-        self.usage: bytes = bytes(top.usage)
-        self.error: bytes = bytes(top.error)
+    @property
+    def empty(self) -> bool:
+        """It has choices, and every delta is empty."""
+        return bool(self.choices) and all(bytes(choice.delta) == b"{}" for choice in self.choices or ())
+
+
+class _Plan(NamedTuple):
+    """One member to cut, worked out once for all documents of an answer."""
+
+    name: str
+    needle: bytes
+    instead: bytes | None
 
 
 class Cutter:
@@ -68,70 +84,66 @@ class Cutter:
 
     def __init__(self, cuts: Iterable[tuple[bytes, bytes | None]]) -> None:
         """``cuts``: each member's name and the value that stands in its place; None takes the member out."""
-        self._cuts = tuple(cuts)
-        self._decoder = _decoder(tuple(key.decode() for key, _ in self._cuts))
+        self._plans = [_Plan(key.decode(), b'"' + key + b'"', instead) for key, instead in cuts]
+        self._decoder = _decoder(tuple(plan.name for plan in self._plans))
 
     def cut(self, document: bytes) -> tuple[bytes, Found]:
         """The document without them. Raises one of ``UNREADABLE`` if it is no answer."""
         if len(document) >= _FOLD_FROM:
             folded = document
-            for key, _ in self._cuts:
-                folded = _fold(folded, key)
+            for plan in self._plans:
+                folded = _fold(folded, plan.needle)
             if folded is not document:
-                top = self._decoder.decode(folded)
-                if all(_occurrences(folded, key) == len(_values(top, key)) for key, _ in self._cuts):
-                    return self._edit(folded, top), Found(top)
-        top = self._decoder.decode(document)
-        return self._edit(document, top), Found(top)
+                found = self._decoder.decode(folded)
+                # Each name stands only where the parser found the member: so what was folded was the member.
+                if all(_occurrences(folded, plan.needle) == len(_raws(found, plan.name)) for plan in self._plans):
+                    return self._edit(folded, found), found
+        found = self._decoder.decode(document)
+        return self._edit(document, found), found
 
-    def _edit(self, document: bytes, top: Any) -> bytes:
+    def _edit(self, document: bytes, found: Found) -> bytes:
         spans: list[tuple[int, int, bytes | None]] = []
-        for key, instead in self._cuts:
-            values = _values(top, key)
-            if instead is None or any(value != instead for value in values):
-                found = _search(document, key, values) or _offsets(document, top, key)
-                spans += [(start, end, instead) for start, end in found]
+        for name, needle, instead in self._plans:
+            values = [bytes(raw) for raw in _raws(found, name)]
+            if values and (instead is None or values.count(instead) < len(values)):
+                where = _search(document, needle, values) or _offsets(document, found, name)
+                spans += [(start, end, instead) for start, end in where]
         # From the end backwards, so that each removal sees its neighbours as they now are.
-        for start, end, instead in sorted(spans, key=lambda span: span[0], reverse=True):
+        spans.sort(reverse=True, key=_start)
+        for start, end, instead in spans:
             document = _remove(document, start, end) if instead is None else document[:start] + instead + document[end:]
         return document
 
 
+_start: Final = itemgetter(0)
+
+
 @lru_cache(maxsize=64)
-def _decoder(keys: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    raw: list[tuple[str, Any, Any]] = [(key, Raw, Raw()) for key in keys]
-    choice = msgspec.defstruct(
-        "Choice", [("index", Any, None), ("finish_reason", Any, None), ("delta", Raw, Raw()), *raw]
-    )
-    top = msgspec.defstruct(
-        "Top",
-        [("choices", list[choice] | None, None), ("usage", Raw, Raw()), ("error", Raw, Raw()), *raw],  # type: ignore[valid-type]
-    )
-    return msgspec.json.Decoder(top)
+def _decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Found]:
+    """Of documents whose raw values of these names are kept beside what is found."""
+    raw: list[tuple[str, Any, Any]] = [(name, Raw, _ABSENT) for name in names]
+    choice = msgspec.defstruct("Choice", raw, bases=(FoundChoice,))
+    found = msgspec.defstruct("Document", [("choices", list[choice] | None, None), *raw], bases=(Found,))  # type: ignore[valid-type]
+    return msgspec.json.Decoder(found)
 
 
-def _raws(top: Any, key: bytes) -> list[Raw]:
-    name = key.decode()
-    found = [getattr(choice, name) for choice in top.choices or ()]
-    found.append(getattr(top, name))
-    return [raw for raw in found if memoryview(raw).nbytes]
+def _raws(found: Found, name: str) -> list[Raw]:
+    """The member's values, those of the choices first."""
+    raws = [getattr(choice, name) for choice in found.choices or ()]
+    raws.append(getattr(found, name))
+    return [raw for raw in raws if raw is not _ABSENT]
 
 
-def _values(top: Any, key: bytes) -> list[bytes]:
-    return [bytes(raw) for raw in _raws(top, key)]
-
-
-def _occurrences(document: bytes, key: bytes) -> int:
-    """How often the key's bytes stand in it; -1 if one is inside a string that ends there."""
-    needle = b'"' + key + b'"'
+def _occurrences(document: bytes, needle: bytes) -> int:
+    """How often the quoted name stands in it; -1 if one is inside a string that ends there."""
     return -1 if b"\\" + needle in document else document.count(needle)
 
 
-def _fold(document: bytes, key: bytes) -> bytes:
-    """The document with the key's one array of numbers, if that is what it is, replaced by null."""
-    needle = b'"' + key + b'":['
+def _fold(document: bytes, needle: bytes) -> bytes:
+    """The document with the name's first array of numbers, if that is what it is, replaced by null."""
+    needle += b":["
     at = document.find(needle)
-    if at < 0 or document.find(needle, at + 1) >= 0:
+    if at < 0:
         return document
     start = at + len(needle)
     end = document.find(b"]", start)
@@ -140,9 +152,8 @@ def _fold(document: bytes, key: bytes) -> bytes:
     return document[: start - 1] + b"null" + document[end + 1 :]
 
 
-def _search(document: bytes, key: bytes, values: Sequence[bytes]) -> list[tuple[int, int]] | None:
+def _search(document: bytes, needle: bytes, values: Sequence[bytes]) -> list[tuple[int, int]] | None:
     """Each value's span by byte search; None where that proves nothing."""
-    needle = b'"' + key + b'"'
     spans: list[tuple[int, int]] = []
     at = 0
     for value in values:
@@ -150,21 +161,21 @@ def _search(document: bytes, key: bytes, values: Sequence[bytes]) -> list[tuple[
         if at < 0 or document[at - 1] == _BACKSLASH:
             return None
         start = _skip(document, at + len(needle))
-        if document[start : start + 1] != b":":
+        if not document.startswith(b":", start):
             return None
         start = _skip(document, start + 1)
-        end = start + len(value)
-        if document[start:end] != value:
+        if not document.startswith(value, start):
             return None
+        end = start + len(value)
         spans.append((start, end))
         at = end
     return spans if document.find(needle, at) < 0 else None
 
 
-def _offsets(document: bytes, top: Any, key: bytes) -> list[tuple[int, int]]:
+def _offsets(document: bytes, found: Found, name: str) -> list[tuple[int, int]]:
     """Each value's span from the parser: its raw values are views into the document."""
     base = _address(document)
-    return [(at := _address(raw) - base, at + memoryview(raw).nbytes) for raw in _raws(top, key)]
+    return [(at := _address(raw) - base, at + memoryview(raw).nbytes) for raw in _raws(found, name)]
 
 
 def _address(view: bytes | Raw) -> int:
@@ -173,7 +184,7 @@ def _address(view: bytes | Raw) -> int:
 
 
 def _skip(document: bytes, at: int) -> int:
-    while document[at : at + 1] and document[at] in _BLANK:
+    while document.startswith(_BLANKS, at):
         at += 1
     return at
 

@@ -57,6 +57,9 @@ class Splitter:
         """The events that ``chunk`` completes. Raises ``EventTooLarge``."""
         if self._lf_only and b"\r" in chunk:
             self._lf_only = False
+        if not self._buffer and self._lf_only and _is_one(chunk) and len(chunk) <= self._cap:
+            self._at_start = False
+            return [Event(chunk, chunk[6:-2], b"", 6)]
         if self._buffer:
             self._buffer += chunk
             source: bytes | bytearray = self._buffer
@@ -110,8 +113,8 @@ class Splitter:
 
 def parse(raw: bytes) -> Event:
     """One event's fields."""
-    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
-        return Event(raw, raw[6:-2], start=6)
+    if _is_one(raw) and b"\r" not in raw:
+        return Event(raw, raw[6:-2], b"", 6)
     lines: list[tuple[int, bytes]] = []
     name = b""
     at = 0
@@ -129,3 +132,8 @@ def parse(raw: bytes) -> Event:
         start, data = lines[0]
         return Event(raw, data, name, start)
     return Event(raw, b"\n".join(data for _, data in lines), name)
+
+
+def _is_one(raw: bytes) -> bool:
+    """Nearly every event, and nearly every chunk: a single ``data`` line and an empty one."""
+    return raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2

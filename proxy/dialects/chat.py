@@ -24,7 +24,6 @@ from forge.proxy.engines.base import Ask, Cut, Engine
 from forge.proxy.sse import Event, EventTooLarge, Splitter
 
 DONE: Final = b"[DONE]"
-NOTHING: Final = (b"", b"null")
 BROKEN_OFF: Final = "the policy server's answer broke off before its end"
 
 
@@ -127,10 +126,10 @@ class WholeAnswer:
         except splice.UNREADABLE as failure:
             self.error = f"the policy server's answer cannot be read: {failure}"
             return (Piece(error_body(code="upstream_error", message=self.error), Hold.CLOSE),)
-        finishes = [choice.finish_reason for choice in found.choices]
+        finishes = [choice.finish_reason for choice in found.choices or ()]
         self.finish_reason = next((finish for finish in finishes if finish), None)
-        if found.error not in NOTHING:
-            self.error = error_text(msgspec.json.decode(found.error))
+        if found.error is not None:
+            self.error = error_text(found.error)
         self.complete = bool(finishes) and all(finishes) and self.error is None
         return (Piece(body, Hold.CLOSE),)
 
@@ -204,17 +203,17 @@ class StreamAnswer:
             # Nothing of ours can be in what is no answer: it goes as it came.
             self._give(event.raw)
             return
-        if found.error not in NOTHING:
+        if found.error is not None:
             self._release({})
-            self.error = error_text(msgspec.json.decode(found.error))
+            self.error = error_text(found.error)
             self._closing.append(event.raw)
             return
-        if found.usage not in NOTHING and not found.choices and self._ask.drop_usage_chunk:
+        if found.usage is not None and not found.choices and self._ask.drop_usage_chunk:
             usage = splice.members(event.data)
             self._release({name: bytes(usage[name]) for name in self._ask.usage_members if name in usage})
             return
         raw = event.raw if document is event.data else event.with_data(document)
-        ended = [choice for choice in found.choices if choice.finish_reason]
+        ended = [choice for choice in found.choices or () if choice.finish_reason]
         for choice in ended:
             self.finish_reason = self.finish_reason or choice.finish_reason
             self._finished.add(choice.index)

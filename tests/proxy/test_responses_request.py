@@ -76,7 +76,7 @@ def test_the_smallest_request() -> None:
 
 
 def test_instructions_and_roles() -> None:
-    items = [
+    items: list[dict[str, Any]] = [
         {"role": "developer", "content": "dev"},
         {"type": "message", "role": "system", "content": []},
         HI,
@@ -208,7 +208,11 @@ def test_custom_and_shell_calls_of_the_history() -> None:
 
 
 def test_items_of_a_vendors_own_are_dropped_and_said_so() -> None:
-    items = [{"type": "web_search_call", "id": "ws_1", "action": {"type": "search"}}, {"type": "compaction"}, HI]
+    items: list[dict[str, Any]] = [
+        {"type": "web_search_call", "id": "ws_1", "action": {"type": "search"}},
+        {"type": "compaction"},
+        HI,
+    ]
     assert messages(*items) == [{"role": "user", "content": "hi"}]
     assert [edit["type"] for edit in edits(*items)] == ["web_search_call", "compaction"]
     assert edits({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}) == [

@@ -115,19 +115,19 @@ def dump(body: dict[str, Any], separators: tuple[str, str], *, ascii: bool) -> b
     return json.dumps(body, separators=separators, ensure_ascii=ascii).encode("utf-8", "surrogatepass")
 
 
-@pytest.mark.parametrize("separators", [COMPACT, SPACED], ids=["compact", "spaced"])
-def test_thousands_of_hostile_answers(separators: tuple[str, str]) -> None:
+def test_thousands_of_hostile_answers() -> None:
     rng = random.Random(20_000)
     cutter = splice.Cutter(CUTS)
-    for _ in range(2500):
+    for _ in range(1500):
         body = document(rng)
-        order = rng.random() < 0.5
-        written = dump(body, separators, ascii=order)
-        got, found = cutter.cut(written)
         plain = without(body)
-        expected = dump({key: plain[key] for key in body if key in plain}, separators, ascii=order)
-        assert got == expected, written
-        assert [c.index for c in found.choices] == [c["index"] for c in body["choices"]]
+        plain = {key: plain[key] for key in body if key in plain}
+        for separators in (COMPACT, SPACED):
+            ascii = rng.random() < 0.5
+            written = dump(body, separators, ascii=ascii)
+            got, found = cutter.cut(written)
+            assert got == dump(plain, separators, ascii=ascii), written
+            assert [choice.index for choice in found.choices] == [choice["index"] for choice in body["choices"]]
 
 
 def test_large_id_arrays_are_folded_away_and_small_ones_next_to_them_too() -> None:
