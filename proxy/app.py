@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from forge.proxy.config import TOKEN_FILE, ProxyConfig, check_upstream
+from forge.proxy.config import TOKEN_FILE, ProxyConfig
 from forge.proxy.control import ControlPlane
 from forge.proxy.control_pool import PoolRoutes
 from forge.proxy.decoder import command
@@ -82,15 +82,14 @@ async def serve(config: ProxyConfig) -> AsyncIterator[Running]:
         data_socket = _take_port(stack, config.host, config.port, "proxy", "--port")
         control_socket = _take_port(stack, config.control_host, config.control_port, "control plane", "--control-port")
         deps, memory = await _deps(config, stack)
+        tasks = await stack.enter_async_context(Tasks())
         token, token_file = _token(config)
         for url in config.upstreams:
-            remembered = memory.policies.get(check_upstream(url))
-            await join(deps, url, start_s=config.limits.start_s, remembered=remembered)
+            await join(deps, url, start_s=config.limits.start_s, remembered=memory.policies)
         decoder = _decoder(config, deps)
         deps.base_url = _url(config.host, data_socket)
         await _listen(stack, DataPlane(deps).runner(), data_socket)
-        await _listen(stack, ControlPlane(deps, token).runner(PoolRoutes(deps).routes()), control_socket)
-        tasks = await stack.enter_async_context(Tasks())
+        await _listen(stack, ControlPlane(deps, token).runner(PoolRoutes(deps, tasks).routes()), control_socket)
         control_url = _url(config.control_host, control_socket)
         running = Running(f"{deps.base_url}/v1", control_url, token, token_file, deps, tasks.failed)
         tasks.start(upkeep(deps), "upkeep")

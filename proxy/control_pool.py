@@ -14,6 +14,7 @@ from forge.proxy.deps import Deps
 from forge.proxy.pool import Replica, State
 from forge.proxy.publish import Publish, Publisher
 from forge.proxy.replicas import join
+from forge.proxy.tasks import Tasks
 from forge.proxy.wire import reply
 from forge.storage.errors import BadInput
 
@@ -31,8 +32,9 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PoolRoutes:
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, tasks: Tasks) -> None:
         self._deps = deps
+        self._tasks = tasks
         self._publisher = Publisher(deps)
 
     def routes(self) -> list[web.RouteDef]:
@@ -80,8 +82,7 @@ class PoolRoutes:
     async def _publish(self, request: web.Request) -> web.Response:
         spec = await read(request, Publish)
         # A publication runs to its end also when its client gives up waiting: half of one is no state.
-        done = await asyncio.shield(asyncio.ensure_future(self._publisher.publish(spec)))
-        return reply(done)
+        return reply(await self._tasks.finish(self._publisher.publish(spec)))
 
     async def _pause(self, request: web.Request) -> web.Response:
         """New calls wait until ``/resume``; running ones go on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from forge.proxy.config import Record, check_upstream
 from forge.proxy.deps import Deps
@@ -23,7 +24,7 @@ FIRST_VERSION = 0
 """Of a server that names no version: what it started with, until something is published to it."""
 
 
-async def join(deps: Deps, url: str, *, start_s: float, remembered: Policy | None = None) -> Replica:
+async def join(deps: Deps, url: str, *, start_s: float, remembered: Mapping[str, Policy] | None = None) -> Replica:
     """Waits for the server, probes it and adds it. Raises ``Unavailable``, ``BadInput`` or ``Untrainable``."""
     url = check_upstream(url)
     config = deps.config
@@ -32,7 +33,7 @@ async def join(deps: Deps, url: str, *, start_s: float, remembered: Policy | Non
     found = await probe(deps.client, url, engine, plain)
     if config.record is Record.STRICT:
         require_trainable(url, engine, found)
-    replica = Replica(url, engine, found, policy=_policy(found, remembered))
+    replica = Replica(url, engine, found, policy=_policy(found, url, remembered or {}))
     deps.pool.add(replica)
     log.info("policy server joined: url=%s engine=%s version=%s %s", url, engine.name, replica.policy.version, found)
     return replica
@@ -55,7 +56,7 @@ async def _look(deps: Deps, replica: Replica) -> None:
         _, plain = await identify(deps.client, replica.url, replica.engine.name)
     except (NotBegun, BrokeOff):
         return
-    serves = _policy(plain, None).version
+    serves = _policy(plain, replica.url, {}).version
     if serves != replica.policy.version:
         replica.bad_weights = True
         replica.reason = f"it came back with version {serves}, not {replica.policy.version}; publish to it again"
@@ -65,8 +66,13 @@ async def _look(deps: Deps, replica: Replica) -> None:
     log.info("policy server is back: url=%s", replica.url)
 
 
-def _policy(found: Abilities, remembered: Policy | None) -> Policy:
+def _policy(found: Abilities, url: str, remembered: Mapping[str, Policy]) -> Policy:
+    """What the server says it serves; the lineage from what was published here, to this server or of that digest."""
     version = FIRST_VERSION if found.weight_version is None else found.weight_version
-    if remembered is not None and remembered.version == version:
-        return Policy(version, remembered.lineage, found.weight_digest or remembered.digest)
+    own = remembered.get(url)
+    if own is not None and own.version == version and found.weight_digest in (None, own.digest):
+        return own
+    for known in remembered.values():
+        if known.version == version and known.digest is not None and known.digest == found.weight_digest:
+            return known
     return Policy(version, None, found.weight_digest)

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -16,7 +17,7 @@ class Tasks:
     exceptions as they are; a job that fails is logged and shows in ``failed``."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self.failed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -29,6 +30,13 @@ class Tasks:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+    async def finish(self, job: Coroutine[Any, Any, T]) -> T:
+        """Awaits the job, which runs to its end also when the caller does not wait for it."""
+        task = asyncio.get_running_loop().create_task(job)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
 
     def start(self, job: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(job, name=name)

@@ -92,11 +92,11 @@ def calls(data: Path) -> list[Call]:
 
 @asynccontextmanager
 async def serving(
-    tmp: Path, engine: ScriptedEngine | None = None, *, probed: bool = False, limits: Limits = QUICK, **options: Any
+    tmp: Path, there: ScriptedEngine | None = None, *, probed: bool = False, limits: Limits = QUICK, **options: Any
 ) -> AsyncIterator[Serving]:
     """``probed``: keep what the probe asked in ``engine.served``."""
     options = {"upstreams": None, "decoder": False, "record": Record.STRICT} | options
-    async with engine or ScriptedEngine() as there:
+    async with there or ScriptedEngine() as there:
         upstreams = options.pop("upstreams")
         config = ProxyConfig(
             data=tmp / "data",
