@@ -2,7 +2,7 @@
 
 The non-obvious facts, tried with this version: the model's name must be outside Codex's own catalogue, or tools and
 wire change; features left on look up outside hosts at every start; compaction is driven by the usage that the server
-reports, against ``model_auto_compact_token_limit``.
+reports, against ``model_auto_compact_token_limit``; the two kinds of retries multiply, and the proxy retries itself.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ name = "forge"
 base_url = {text(request.base_url)}
 env_key = "{KEY_VARIABLE}"
 wire_api = "responses"
-request_max_retries = 4
-stream_max_retries = 5
+request_max_retries = 2
+stream_max_retries = 2
 stream_idle_timeout_ms = 300000
 supports_websockets = false
 
