@@ -209,6 +209,23 @@ def test_a_stream_is_what_it_would_have_been(cut: int) -> None:
     assert got.error is None
 
 
+def test_the_embedded_servers_chunks_lose_the_members_it_does_not_write_unasked() -> None:
+    spans = [{"version": "1", "start": 0, "end": 1}]
+    asked = stream(
+        chunk({"role": "assistant", "content": ""}) | {"prompt_token_ids": [1, 2]},
+        chunk({"content": ""}, logprobs=LOG_PROBS, token_ids=[5]),
+        chunk({"content": "a"}, "stop", stop_reason=None, weight_versions=spans, token_ids=[6], logprobs=LOG_PROBS),
+        usage_chunk(system_fingerprint="fp"),
+    )
+    plain = stream(
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": ""}),
+        chunk({"content": "a"}, "stop", stop_reason=None),
+    )
+    got = answer("chat", send("chat", {"messages": [USER], "stream": True}, engine="embedded"))
+    assert text(run(got, asked)) == plain
+
+
 def test_hostile_text_in_streams() -> None:
     rng = random.Random(7)
     for _ in range(300):
