@@ -1,0 +1,148 @@
+"""The proxy as a command: what stops it from starting, how it stops, and a disk that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from forge.client import ControlClient
+from forge.storage.dataset import Dataset
+from tests.engine import Gate, ScriptedEngine, Turn
+from tests.proxy.process import argv, proxy_process, run_to_end
+from tests.proxy.serving import USER
+
+FILE_LIMIT = 96 << 10
+"""Bytes a file may have while the disk plays full: below one journal segment."""
+
+
+async def test_a_port_in_use_is_named_with_its_option(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for option, what in (("--port", "proxy"), ("--control-port", "control plane")):
+            code, said = await run_to_end([*argv(tmp_path / "data", None, tmp_path / "r.json"), option, str(port)])
+            assert code == 4
+            assert f"error: the {what} cannot listen on 127.0.0.1:{port}" in said
+            assert f"next: stop what listens there, or pass another {option}" in said
+
+
+async def test_a_data_directory_in_use_is_named_with_its_holder(tmp_path: Path) -> None:
+    async with proxy_process(tmp_path / "data", None, "--no-decoder") as proxy:
+        code, said = await run_to_end(argv(tmp_path / "data", None, tmp_path / "other.json"))
+        assert code == 4
+        assert f"in use by pid {proxy.process.pid}" in said
+        assert await proxy.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        (["--upstream", "nonsense"], 2, "not a policy server's URL"),
+        (["--sampling", "{"], 2, "--sampling is not JSON"),
+        (["--sampling", "[]"], 2, "--sampling is no JSON object"),
+        (["--upstream-key-file", "/nowhere/key"], 2, "cannot read the upstream key file /nowhere/key"),
+        (["--control-host", "0.0.0.0"], 2, "may not listen on 0.0.0.0"),
+        (["--host", "no.such.host.invalid"], 4, "cannot listen on no.such.host.invalid"),
+        (["--data", "/proc/nowhere"], 4, "cannot"),
+    ],
+)
+async def test_bad_options_say_what_to_do(tmp_path: Path, more: list[str], code: int, words: str) -> None:
+    got, said = await run_to_end([*argv(tmp_path / "data", None, tmp_path / "r.json"), *more])
+    assert (got, words in said, "next:" in said) == (code, True, True), said
+
+
+async def test_sigterm_lets_running_calls_end_and_everything_be_decoded(tmp_path: Path) -> None:
+    gate = Gate(is_open=False)
+    async with ScriptedEngine() as engine, aiohttp.ClientSession() as http:
+        async with proxy_process(tmp_path / "data", engine.url) as proxy:
+            engine.script(Turn("one two three", gate=gate))
+            body = {"model": "policy", "messages": [USER], "stream": True}
+            async with http.post(f"{proxy.base_url}/chat/completions", json=body) as answer:
+                gate.release(2)
+                await answer.content.readany()
+                proxy.process.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(10):
+                    while True:
+                        async with http.post(f"{proxy.base_url}/chat/completions", json=body) as refused:
+                            if refused.status == 503:
+                                assert (await refused.json())["error"]["code"] == "draining"
+                                break
+                gate.open()
+                assert b"[DONE]" in await answer.read()
+            assert await asyncio.wait_for(proxy.process.wait(), 60) == 0, proxy.log.read_text()
+    rows = list(Dataset(tmp_path / "data").calls())
+    assert {row.status for row in rows} == {"ok"}
+    assert rows[0].trainable
+
+
+async def test_sigterm_while_it_waits_for_the_policy_ends_it(tmp_path: Path) -> None:
+    command = argv(tmp_path / "data", "http://127.0.0.1:9", tmp_path / "r.json")
+    process = await asyncio.create_subprocess_exec(
+        *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(30):
+        while b"waiting for the policy server" not in await process.stderr.readline():
+            pass
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 10) == 130
+
+
+async def test_a_full_disk_refuses_calls_and_recovers_by_itself(tmp_path: Path) -> None:
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, resource.RLIM_INFINITY))
+
+    body = {"model": "policy", "messages": [{"role": "user", "content": "word " * 400}]}
+    whole: list[str] = []
+    async with ScriptedEngine() as engine, aiohttp.ClientSession() as http:
+        engine.default = lambda request: Turn("word " * 50)
+        async with proxy_process(tmp_path / "data", engine.url, "--no-decoder", preexec=small_files) as proxy:
+            url = f"{proxy.base_url}/chat/completions"
+            async with asyncio.timeout(30):
+                while True:
+                    async with http.post(url, json=body) as answer:
+                        if answer.status == 503:
+                            assert (await answer.json())["error"]["code"] == "recorder_unavailable"
+                            break
+                        whole.append(answer.headers["X-Forge-Call-Id"])
+                        await answer.read()
+            served = len(engine.served)
+            async with http.post(url, json=body) as answer:
+                assert answer.status == 503
+            assert len(engine.served) <= served + 1, "the engine is not called for what cannot be recorded"
+            async with ControlClient(proxy.control_url, proxy.token) as control:
+                assert await control.health()
+            resource.prlimit(proxy.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            async with http.post(url, json=body) as answer:
+                assert answer.status == 200
+                whole.append(answer.headers["X-Forge-Call-Id"])
+                await answer.read()
+            assert await proxy.stop() == 0, proxy.log.read_text()
+    code, said = await run_to_end([sys.executable, "-m", "forge", "decode", "--data", str(tmp_path / "data"), "--once"])
+    assert code == 0, said
+    rows = {row.call_id: row for row in Dataset(tmp_path / "data").calls()}
+    assert [rows[call_id].status for call_id in whole] == ["ok"] * len(whole)
+    assert all(rows[call_id].trainable for call_id in whole)
+    assert {row.status for row in rows.values()} <= {"ok", "interrupted"}
+
+
+async def test_the_ready_file_says_where_everything_is(tmp_path: Path) -> None:
+    async with ScriptedEngine() as engine, proxy_process(tmp_path / "data", engine.url, "--no-implicit") as proxy:
+        assert proxy.said.keys() == {"pid", "base_url", "control_url", "control_token_file", "data", "run_id"}
+        assert proxy.said["pid"] == proxy.process.pid
+        async with ControlClient(proxy.control_url, proxy.token) as control:
+            assert await control.ready()
+            ticket = await control.open_session()
+            assert ticket.base_url == f"{proxy.base_url.removesuffix('/v1')}/s/{ticket.session_id}/v1"
+        assert await proxy.stop() == 0
+    log = proxy.log.read_text()
+    assert proxy.token not in log
+    assert ticket.api_key not in log
+    assert json.loads((tmp_path / "ready.json").read_text())["run_id"] == "run"
