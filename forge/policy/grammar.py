@@ -22,9 +22,14 @@ def from_regex(pattern: str) -> str:
     return str(llguidance.LLMatcher.grammar_from_regex(pattern))
 
 
+SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON as ``json.dumps`` writes it: a small model given free white space may never stop making it."""
+
+
 def from_schema(schema: str | dict[str, Any]) -> str:
     try:
-        return str(llguidance.LLMatcher.grammar_from_json_schema(schema))
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        return str(llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=SPACING))
     except ValueError as error:
         raise BadInput(f"not a JSON schema: {error}") from error
 
@@ -43,7 +48,7 @@ def from_tools(tools: Sequence[dict[str, Any]]) -> str:
         }
         for tool in tools
     ]
-    schema = json.dumps(calls[0] if len(calls) == 1 else {"anyOf": calls})
+    schema = json.dumps((calls[0] if len(calls) == 1 else {"anyOf": calls}) | {"x-guidance": SPACING})
     return str(
         llguidance.LLMatcher.grammar_from_lark(f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {schema}')
     )

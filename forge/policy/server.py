@@ -102,7 +102,7 @@ class PolicyServer:
         except BadInput as bad:
             return _json(error(400, bad.message), 400)
         except QueueFull:
-            return _json(error(429, f"{QUEUE_LIMIT} requests wait already"), 429)
+            return _json(error(429, f"{self.scheduler.queue_limit} requests wait already"), 429)
         except web.HTTPException as http:
             return _json(error(http.status, f"{request.method} {request.path}: {http.reason}"), http.status)
         except Exception:  # the request is the boundary
