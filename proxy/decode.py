@@ -36,6 +36,18 @@ ALL_ZERO_LEN: Final = 16
 """An answer of at least this many tokens whose log probs are all exactly 0 was not scored (speculative decoding)."""
 ABORT: Final = "abort"
 """vLLM's finish reason for a generation it gave up."""
+FROM_OPEN: Final = (
+    *("call_id", "run_id", "session_id", "retry_of", "harness", "harness_version", "dialect", "engine", "replica"),
+    *("agent_id", "kind", "kind_rule", "model_requested", "media", "sampling_asked", "edits", "logprobs_mode"),
+    *("template_hash", "tokenizer_hash", "policy_lineage"),
+)
+"""Columns that a frame or an answer holds under the same name."""
+FROM_CLOSE: Final = (
+    *("first_byte_us", "end_us", "status", "http_status", "delivered", "delivered_sha256", "attempts"),
+)
+FROM_TOKENS: Final = (
+    *("finish_reason", "prompt_ids", "output_ids", "output_log_probs", "top_logprobs", "prompt_tokens"),
+)
 
 
 def decode_call(open: Open, request: bytes, sent: bytes, answer: bytes, close: Close) -> list[Call]:
@@ -83,53 +95,23 @@ def _row(
     version = _versions(open, close, token)
     reason = _untrainable(open, asked, close, token, tokens, version)
     return Call(
-        call_id=open.call_id,
-        run_id=open.run_id,
-        session_id=open.session_id,
         seq=seq(open),
         choice=choice,
-        retry_of=open.retry_of,
-        harness=open.harness,
-        harness_version=open.harness_version,
-        dialect=open.dialect,
-        engine=open.engine,
-        replica=open.replica,
-        agent_id=open.agent_id,
-        kind=open.kind,
-        kind_rule=open.kind_rule,
         messages=_text(asked.get("messages")) or "[]",
         tools=_text(asked.get("tools")),
         response=msgspec.json.encode(token.message).decode() if token.message else None,
         request_raw=None if open.dialect == "chat" else request,
-        finish_reason=token.finish_reason,
-        model_requested=open.model_requested,
         model_served=token.model,
-        prompt_ids=token.prompt_ids,
-        output_ids=token.output_ids,
-        output_log_probs=token.output_log_probs,
-        top_logprobs=token.top_logprobs,
-        media=open.media,
-        prompt_tokens=token.prompt_tokens,
         completion_tokens=_completion_tokens(token, tokens),
-        sampling_asked=open.sampling_asked,
         sampling_sent=open.sampling_sent or sampling(asked),
-        edits=open.edits,
-        logprobs_mode=open.logprobs_mode,
-        template_hash=open.template_hash,
-        tokenizer_hash=open.tokenizer_hash,
         start_us=open.wall_us,
-        first_byte_us=close.first_byte_us,
-        end_us=close.end_us,
-        status=close.status,
-        http_status=close.http_status,
         error=close.error or token.error or failure,
-        delivered=close.delivered,
-        delivered_sha256=close.delivered_sha256,
-        attempts=close.attempts,
         weight_digest=close.weight_digest or open.weight_digest,
-        policy_lineage=open.policy_lineage,
         trainable=reason is None,
         untrainable_reason=reason,
+        **{name: getattr(open, name) for name in FROM_OPEN},
+        **{name: getattr(close, name) for name in FROM_CLOSE},
+        **{name: getattr(token, name) for name in FROM_TOKENS},
         **version,
     )
 

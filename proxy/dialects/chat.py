@@ -74,7 +74,6 @@ def prepare(
         sent.pop(name, None)
         if value is not None:
             sent[name] = value
-    recorded = sampling(sent)
     ask = engine.ask(sent, stream=stream)
     added = {name: value for name, value in over.changes.items() if value is not None} | dict(ask.members)
     if any(name in asked for name in [*over.changes, *ask.members]):
@@ -93,7 +92,7 @@ def prepare(
         ask=ask,
         model_requested=model if isinstance(model, str) else None,
         sampling_asked=sampling(asked),
-        sampling_sent=recorded,
+        sampling_sent=sampling(sent),
         edits=msgspec.json.encode(edits).decode() if edits else None,
         hints=chat_hints(asked),
         context=_choice_count(asked),
@@ -101,8 +100,9 @@ def prepare(
 
 
 def _choice_count(request: Mapping[str, bytes | Raw]) -> int:
+    """What the engine would refuse is left to it."""
     count = bytes(request.get("n", b""))
-    return int(count) if count.isdigit() else 1
+    return int(count) if count.isdigit() and 0 < len(count) < 5 and int(count) else 1
 
 
 class WholeAnswer:

@@ -259,6 +259,14 @@ def test_other_choices_go_on_after_one_has_finished() -> None:
     assert got.complete
 
 
+@pytest.mark.parametrize("count", [b"0", b"1", b"null", b'"x"', b"-1", b"1.5", b"9" * 5000])
+def test_a_count_that_says_nothing_is_one(count: bytes) -> None:
+    outgoing = send("chat", b'{"messages":[],"stream":true,"n":' + count + b"}")
+    got = answer("chat", outgoing)
+    run(got, stream(chunk({"content": "a"}, "stop")))
+    assert got.complete
+
+
 def test_one_of_two_choices_is_not_the_end() -> None:
     got = answer("chat", send("chat", {"messages": [USER], "stream": True, "n": 2}))
     pieces = run(got, stream(chunk({"content": "a"}, "stop"), done=False))
