@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
@@ -22,8 +23,16 @@ from forge.storage.parts import parts_in, read_part, table_dir
 from forge.storage.records import Call, CallStatus, Session
 from forge.storage.trajectory import build
 
+PIPED_WIDTH = 240
+"""Columns where there is no terminal: a table in a file or a pipe is not cut."""
 TEXT_WIDTH = 100
 """Characters of a call's answer that the tree shows."""
+
+
+def console() -> Console:
+    """Where tables are printed."""
+    found = Console()
+    return found if found.is_terminal else Console(width=PIPED_WIDTH)
 
 
 @dataclass(slots=True)

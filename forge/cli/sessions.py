@@ -27,9 +27,7 @@ def sessions(
 
     Example: forge sessions --data data --run hello
     """
-    from rich.console import Console
-
-    from forge.overview import count, sessions_table
+    from forge.overview import console, count, sessions_table
     from forge.storage.dataset import Dataset
 
     dataset = Dataset(existing(data))
@@ -40,7 +38,7 @@ def sessions(
         for session in found:
             print(json.dumps(asdict(session)))
         return
-    Console().print(sessions_table(found, count(data, run or None)))
+    console().print(sessions_table(found, count(data, run or None)))
     print(f"{len(found)} sessions; one of them in full: forge show SESSION --data {data}")
 
 
@@ -52,9 +50,7 @@ def show(
 
     Example: forge show s01j --data data
     """
-    from rich.console import Console
-
-    from forge.overview import session_tree
+    from forge.overview import console, session_tree
     from forge.storage.dataset import Dataset
 
     dataset = Dataset(existing(data))
@@ -62,7 +58,7 @@ def show(
     if len(found) != 1:
         what = "no session begins" if not found else f"{len(found)} sessions begin"
         raise BadInput(f"{what} with {session!r} in {data}", f"forge sessions --data {data} lists them")
-    Console().print(session_tree(found[0], list(dataset.calls(found[0].run_id, found[0].session_id))))
+    console().print(session_tree(found[0], list(dataset.calls(found[0].run_id, found[0].session_id))))
 
 
 def existing(data: Path) -> Path:
