@@ -17,7 +17,6 @@ import pytest
 from forge.proxy.decoder import Decoder
 from forge.storage import checkpoint
 from forge.storage.catalog import Catalog
-from forge.storage.crash import VARIABLE
 from forge.storage.dataset import Dataset
 from forge.storage.errors import Unavailable
 from forge.storage.journal import journal_dir, segment_path, segments
@@ -109,39 +108,52 @@ def test_decoding_step_by_step_gives_the_same_as_at_once(tmp_path: Path) -> None
 
 POINTS = [
     "recipe-written",
+    "checkpoint-written",
+    "checkpoint-renamed:2",
+    "segment-deleted",
     "interval:2",
     "calls-written:2",
     "calls-renamed:2",
-    "sessions-written:2",
+    "sessions-written",
     "sessions-renamed",
     "samples-written",
-    "samples-renamed:2",
-    "checkpoint-written",
-    "checkpoint-renamed:2",
+    "samples-renamed",
 ]
-_DECODE = """
-import sys
+_DIE_AT_EACH = """
+import os, sys
 from pathlib import Path
 from forge.proxy.decoder import Decoder
-Decoder(Path(sys.argv[1])).catch_up()
+from forge.storage.crash import VARIABLE
+for point in sys.argv[2:]:
+    child = os.fork()
+    if child == 0:
+        os.environ[VARIABLE] = point
+        Decoder(Path(sys.argv[1]), keep_bytes=0).catch_up()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    sys.stdin.readline()
 """
 
 
 def test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows(tmp_path: Path) -> None:
-    kit = Kit(tmp_path / "a")
-    story(kit, sessions=4, turns=6)
+    kit = Kit(tmp_path / "a", segment_bytes=20_000)
+    story(kit, sessions=3, turns=8)
     kit.close()
-    shutil.copytree(tmp_path / "a" / "journal", tmp_path / "b" / "journal")
+    again = tmp_path / "b"
+    shutil.copytree(tmp_path / "a" / "journal", again / "journal")
     decode(kit.data)
-    for point in POINTS:
-        env = {**os.environ, VARIABLE: point}
-        done = subprocess.run([sys.executable, "-c", _DECODE, tmp_path / "b"], env=env, capture_output=True, timeout=60)
-        assert done.returncode == -signal.SIGKILL, (point, done.stderr)
-        Dataset(tmp_path / "b").sessions()
-        list(Dataset(tmp_path / "b").calls())
-    decode(tmp_path / "b")
-    assert snapshot(tmp_path / "b") == snapshot(kit.data)
-    assert not list((tmp_path / "b").rglob(".*.tmp"))
+    line = [sys.executable, "-c", _DIE_AT_EACH, str(again), *POINTS]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for point in POINTS:
+            assert child.stdout.readline() == f"{-signal.SIGKILL}\n", point
+            list(Dataset(again).calls())
+            child.stdin.write("on\n")
+            child.stdin.flush()
+    decode(again)
+    assert snapshot(again) == snapshot(kit.data)
+    assert not list(again.rglob(".*.tmp"))
     check(kit)
 
 

@@ -65,7 +65,7 @@ def sessions(draw: st.DrawFn) -> list[Call]:
     return calls
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(sessions())
 def test_every_call_comes_back_exactly(calls: list[Call]) -> None:
     for row in fold_and_unfold(calls):
