@@ -37,7 +37,7 @@ SOURCES = {
     )
 }
 DEFAULT = "smollm2-135m-instruct"
-FORMAT = 1
+FORMAT = 2
 """Raised when the conversion changes, so that old caches are left alone."""
 FETCH_SECONDS = 900
 

@@ -24,7 +24,9 @@ def ids(length: int, seed: int) -> list[int]:
 
 
 def check(directory: Path, prompt: list[int], choice: Json, score: Score, temperature: float = 1.0) -> float:
-    output, found = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    """The largest difference to a fresh forward pass."""
+    output: list[int] = choice["token_ids"]
+    found: list[float] = choice["logprobs"]["token_logprobs"]
     assert len(output) == len(found) == choice["usage"]["completion_tokens"]
     assert choice["prompt_token_ids"] == prompt
     expected = score(directory, prompt, output, temperature)
