@@ -139,6 +139,7 @@ async def _deps(config: ProxyConfig, stack: AsyncExitStack) -> tuple[Deps, Memor
 def _decoder(config: ProxyConfig, deps: Deps) -> DecoderProcess | None:
     if not config.decoder:
         return None
+
     keep = ["--journal-keep", config.journal_keep] if config.journal_keep is not None else []
     return DecoderProcess([*command(config.data), *keep], config.data, deps.recorder)
 
