@@ -6,6 +6,7 @@ null in a row. Times are microseconds in a record and timestamps in a row; that 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -14,13 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forge.storage.columns import IDS, INTS, LOG_PROBS, MASK, TABLES, TIME, Column, schema
+from forge.storage.columns import IDS, INTS, LOG_PROBS, MASK, NAME, TABLES, TEXT, TIME, Column, schema
 from forge.storage.delta import Delta
 from forge.storage.records import Call, Sample, Session
+
+log = logging.getLogger(__name__)
 
 Row = Delta | Session | Sample
 
 _DTYPES: Final = {IDS: np.int32, LOG_PROBS: np.float32, MASK: np.int8, INTS: np.int64}
+_UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, UnicodeError)
 _FIELD_OF: Final = {
     "start_time": "start_us",
     "open_time": "open_us",
@@ -67,7 +71,10 @@ def _value(row: Row, name: str) -> Any:
 def _array(column: Column, values: Sequence[Any]) -> pa.Array:
     dtype = _DTYPES.get(column.type)
     if dtype is None:
-        return pa.array(values, column.type)
+        try:
+            return pa.array(values, column.type)
+        except _UNFIT:
+            return pa.array([_fitting(column, value) for value in values], column.type)
     arrays = [np.asarray(value, dtype=dtype) for value in values]
     offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
     np.cumsum([len(a) for a in arrays], out=offsets[1:])
@@ -75,6 +82,21 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
     # from_pandas: NaN becomes null, which only log probabilities have.
     items = pa.array(flat, column.type.value_type, from_pandas=column.type is LOG_PROBS)
     return pa.LargeListArray.from_arrays(pa.array(offsets), items, type=column.type)
+
+
+def _fitting(column: Column, value: Any) -> Any:
+    """What an engine or a harness said may not fit (a usage of 10**12, half a surrogate pair): one absurd value must
+    not keep a whole part from being written."""
+    try:
+        pa.scalar(value, column.type)
+    except _UNFIT as error:
+        log.warning("value does not fit: column=%s: %s", column.name, error)
+        if isinstance(value, str) and column.type in (TEXT, NAME):
+            return value.encode(errors="replace").decode()
+        if not column.nullable:
+            raise
+        return None
+    return value
 
 
 def _columns(table: str, data: pa.Table) -> dict[str, Sequence[Any]]:

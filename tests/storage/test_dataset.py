@@ -153,6 +153,17 @@ def test_a_missing_log_prob_is_null_in_the_file_and_nan_in_the_record(tmp_path: 
     assert back.output_log_probs.dtype == np.float32
 
 
+def test_a_value_that_does_not_fit_is_null_and_stops_nothing(tmp_path: Path) -> None:
+    absurd = {"prompt_tokens": 10**12, "completion_tokens": "many", "policy_version_end": 2**70, "error": "\ud83d half"}
+    calls = conversation("s", 2)
+    calls[0] = dataclasses.replace(calls[0], **absurd)  # type: ignore[arg-type]
+    write_calls(tmp_path, [calls])
+    first, second = Dataset(tmp_path).calls()
+    assert (first.prompt_tokens, first.completion_tokens, first.policy_version_end) == (None, None, None)
+    assert first.error == "? half"
+    assert np.array_equal(second.prompt_ids, calls[1].prompt_ids)
+
+
 @pytest.mark.parametrize("table", list(TABLES))
 def test_columns_and_records_agree(table: str) -> None:
     kinds: dict[str, type[Any]] = {"calls": Call, "sessions": Session, "samples": Sample}
