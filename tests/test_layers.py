@@ -41,7 +41,7 @@ def imported(path: Path) -> Iterator[str]:
 def layer(name: str) -> str | None:
     """The layer a dotted import stands in; None if it is not ours."""
     parts = name.split(".")
-    if parts[0] != "forge":
+    if parts[0] != "forge" or name == "forge.__version__":
         return None
     return parts[1] if len(parts) > 1 and parts[1] in FOLDERS else "forge"
 

@@ -1,0 +1,72 @@
+"""New weights through the control plane: the next calls carry their version and digest, and are theirs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import openai
+import pytest
+
+from forge.client import ControlClient
+from forge.policy.weights import current, publish
+from forge.storage.dataset import Dataset
+from tests.e2e.conftest import Policy
+from tests.proxy.process import proxy_process
+
+QUESTION = [{"role": "user", "content": "Tell me of the sea. " * 40}]
+"""Long enough to fill whole blocks of a prefix cache."""
+MOVED = 0.5
+"""Added to the final norm's weights: the new model differs at every token."""
+
+
+def moved(model: Path, target: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, target, dirs_exist_ok=True)
+    tensors = load_file(target / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] + MOVED
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+
+
+def fresh(model: Path, prompt: list[int], output: list[int]) -> list[float]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.inference_mode():
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        logits = loaded(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]
+    return [float(row.log_softmax(-1)[token]) for row, token in zip(logits, output, strict=True)]
+
+
+async def test_the_next_calls_are_the_new_weights(policy: Policy, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with proxy_process(data, policy.url, *policy.options) as proxy:
+        async with ControlClient(proxy.control_url, proxy.token) as control:
+            await ask(control)
+            publish(data, 1, lambda target: moved(policy.model, target), "e2e")
+            new = current(data)
+            assert new is not None
+            try:
+                await control.publish(version=1, path=new.path, digest=new.digest, lineage="e2e")
+                await ask(control)
+            finally:
+                await control.publish(version=2, path=policy.model, digest=None, lineage="e2e")
+        assert await proxy.stop() == 0, proxy.log.read_text()
+    old_call, new_call = sorted(Dataset(data).calls(), key=lambda c: c.seq)
+    assert new_call.policy_version_start == new_call.policy_version_end == 1
+    assert new_call.weight_digest == new.digest
+    assert new_call.policy_lineage == "e2e"
+    assert old_call.policy_version_end != 1
+    assert new_call.prompt_ids.tolist() == old_call.prompt_ids.tolist()
+    for call, model in ((old_call, policy.model), (new_call, new.path)):
+        expected = fresh(model, call.prompt_ids.tolist(), call.output_ids.tolist())
+        assert call.output_log_probs.tolist() == pytest.approx(expected, abs=1e-3)
+
+
+async def ask(control: ControlClient) -> None:
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 12}
+    ticket = await control.open_session(sampling=sampling)
+    client = openai.AsyncOpenAI(base_url=ticket.base_url, api_key=ticket.api_key, max_retries=0)
+    await client.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
+    await control.close_session(ticket.session_id, status="completed", reward=1.0)
