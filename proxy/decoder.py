@@ -34,7 +34,7 @@ from forge.storage.recipe import DEFAULT
 
 log = logging.getLogger(__name__)
 
-KEEP_BYTES: Final = 4 << 30
+KEEP_BYTES: Final = 1 << 30
 """Decoded segments that stay, so that the dataset can be made anew from them."""
 POLL_SECONDS: Final = 0.05
 CATALOG_RETRY_SECONDS: Final = 30.0

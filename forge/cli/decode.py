@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
         rebuild: bool = typer.Option(
             False, help="Make the dataset anew from the journal's first frame; refused if segments are missing."
         ),
-        journal_keep: str = typer.Option("4G", help="Decoded journal to keep for a rebuild; the oldest goes first."),
+        journal_keep: str = typer.Option("1G", help="Decoded journal to keep for a rebuild; the oldest goes first."),
         catalog: str = typer.Option(
             "", help="SQL index: postgresql://HOST/NAME. Default: the file catalog.db in the data directory."
         ),
