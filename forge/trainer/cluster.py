@@ -1,8 +1,9 @@
 """A Ray cluster for the length of one ``with``: our own on this machine, or one that runs already.
 
 Ray writes a token into the user's home and turns its own authentication on or off by what it finds there. We name
-the mode and give a token of our own instead, so that two runs with different homes or settings do not collide, and
-nothing on this machine can speak to our cluster without it. The environment is put back afterwards.
+the mode and give a token of our own instead, so that runs with different homes or settings do not collide, and
+nothing on this machine can speak to our cluster without it. Ray reads both once, when it is first used in a process,
+which is why they stay in the environment for the next ``with``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -18,6 +21,8 @@ from forge.storage.errors import Unavailable
 
 OBJECT_STORE_BYTES: Final = 256 << 20
 """Enough for the rows of a batch; beyond it Ray spills to disk. Its default, 30 % of memory, starves a laptop."""
+
+KNOCK_S: Final = 5.0
 
 
 def cpus() -> int:
@@ -28,58 +33,57 @@ def cpus() -> int:
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
     """Starts or joins a cluster, and always leaves it."""
-    with _environment(_settings(address)):  # Ray reads it when it is imported
-        try:
-            import ray
-        except ImportError as error:
-            raise Unavailable(f"training needs ray: {error}", "pip install 'rollout-forge[train]'") from error
-        try:
-            _start(address)
-            yield
-        finally:
-            ray.shutdown()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    if address is not None:
+        _knock(address)
+    try:
+        import ray
+    except ImportError as error:
+        raise Unavailable(f"training needs ray: {error}", "pip install 'rollout-forge[train]'") from error
+    try:
+        _start(address)
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _start(address: str | None) -> None:
     import ray
 
     try:
-        if address is None:
-            ray.init(
-                num_cpus=cpus(),
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-        else:
+        if address is not None:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = f"join the Ray cluster at {address}" if address else "start Ray on this machine"
+            return
+        ray.init(
+            num_cpus=cpus(),
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        if address is not None:
+            raise _cannot_join(address, error) from error
         raise Unavailable(
-            f"cannot {where}: {error}",
-            "check the address, and that RAY_AUTH_MODE and RAY_AUTH_TOKEN are those of the cluster"
-            if address
-            else "look at /tmp/ray/session_latest/logs; end old clusters with: ray stop",
+            f"cannot start Ray on this machine: {error}",
+            "look at /tmp/ray/session_latest/logs; end old clusters with: ray stop",
         ) from error
 
 
-def _settings(address: str | None) -> dict[str, str]:
-    settings = {"RAY_USAGE_STATS_ENABLED": "0"}
-    if address is None and "RAY_AUTH_MODE" not in os.environ:
-        settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    return settings
+def _cannot_join(address: str, error: Exception) -> Unavailable:
+    return Unavailable(
+        f"cannot join the Ray cluster at {address}: {error}",
+        "check the address, and that RAY_AUTH_MODE and RAY_AUTH_TOKEN are those of the cluster",
+    )
 
 
-@contextmanager
-def _environment(settings: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def _knock(address: str) -> None:
+    """Ray itself tries an address where nobody answers for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+        except OSError as error:
+            raise _cannot_join(address, error) from error

@@ -29,16 +29,25 @@ NOT_COPIED: Final = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt
 
 
 class Learner:
+    """``load`` comes first: an error in it then reaches a Ray caller as itself, where one in a constructor does not."""
+
+    model: PreTrainedModel
+    _optimizer: torch.optim.Optimizer
+
     def __init__(self, model_dir: str, hyper: Hyper) -> None:
-        # Ray gives a worker as many threads as the CPUs it asked for; the learner has its machine to itself.
-        torch.set_num_threads(cpus())
-        torch.manual_seed(hyper.seed)
         self._base = Path(model_dir)
         self._hyper = hyper
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def load(self) -> str:
+        """Loads the model; gives the device it is on."""
+        # Ray gives a worker as many threads as the CPUs it asked for; the learner has its machine to itself.
+        torch.set_num_threads(cpus())
+        torch.manual_seed(self._hyper.seed)
         self.model = _load(self._base).to(self._device)
         self._check_head()
-        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=hyper.lr, weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=self._hyper.lr, weight_decay=0.0)
+        return str(self._device)
 
     def step(self, rows: Sequence[Row]) -> StepStats:
         """One optimisation step over the whole batch."""
@@ -82,9 +91,6 @@ class Learner:
         target = Path(path)
         shutil.copytree(self._base, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
         self.model.save_pretrained(target)
-
-    def device(self) -> str:
-        return str(self._device)
 
     def _head(self) -> torch.nn.Module:
         head = self.model.get_output_embeddings()

@@ -70,7 +70,7 @@ def train(config: TrainConfig, say: Say) -> TrainReport:
     out = config.out or config.data / "train" / str(version)
     with Metrics(out) as metrics, cluster(config.ray):
         learner = RemoteLearner(base.path, config.hyper)
-        say(f"model      {base.path}, version {base.version}, on {learner.device()}")
+        say(f"model      {base.path}, version {base.version}, on {learner.load()}")
         steps = []
         for number in range(1, config.steps + 1):
             stats = learner.step(rows)

@@ -19,10 +19,10 @@ class RemoteLearner:
         from forge.trainer.learner import Learner
 
         gpus = min(1.0, ray.cluster_resources().get("GPU", 0.0))
-        self._actor = ray.remote(Learner).options(num_cpus=1, num_gpus=gpus).remote(str(model), hyper)
+        self.actor = ray.remote(Learner).options(num_cpus=1, num_gpus=gpus).remote(str(model), hyper)
 
-    def device(self) -> str:
-        return str(self._call("device"))
+    def load(self) -> str:
+        return str(self._call("load"))
 
     def step(self, rows: list[Row]) -> StepStats:
         stats = self._call("step", rows)
@@ -36,7 +36,7 @@ class RemoteLearner:
         import ray
 
         with _ray_errors():
-            return ray.get(getattr(self._actor, method).remote(*args))
+            return ray.get(getattr(self.actor, method).remote(*args))
 
 
 @contextmanager
@@ -50,8 +50,6 @@ def _ray_errors() -> Iterator[None]:
             raise error.cause from None
         raise
     except RayActorError as error:
-        if isinstance(cause := getattr(error, "cause", None), ForgeError):
-            raise cause from None
         raise Unavailable(
             f"the learner's process ended: {error}",
             "most often memory: lower --micro-tokens, or use a smaller model or a bigger machine",

@@ -23,6 +23,12 @@ from .conftest import MakeSample  # noqa: E402
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 
 
+def loaded(model: Path, hyper: Hyper) -> Learner:
+    learner = Learner(str(model), hyper)
+    learner.load()
+    return learner
+
+
 @pytest.fixture
 def rows(make_sample: MakeSample) -> list[Row]:
     """Three sessions of a group, one of them in two rows; gaps in the masks; two temperatures."""
@@ -60,7 +66,7 @@ def naive_loss(model: torch.nn.Module, rows: list[Row]) -> torch.Tensor:
 
 
 def test_loss_and_gradient_equal_the_naive_reading(tiny_model: Path, rows: list[Row]) -> None:
-    learner = Learner(str(tiny_model), Hyper(micro_tokens=40, **CLIP))
+    learner = loaded(tiny_model, Hyper(micro_tokens=40, **CLIP))
     loss, seen = learner.backward(rows)
     found = gradient(learner)
     learner.model.zero_grad()
@@ -74,7 +80,7 @@ def test_loss_and_gradient_equal_the_naive_reading(tiny_model: Path, rows: list[
 
 @pytest.mark.parametrize("micro_tokens", [1, 17, 33, 1000])
 def test_micro_batches_do_not_change_the_gradient(tiny_model: Path, rows: list[Row], micro_tokens: int) -> None:
-    whole, cut = (Learner(str(tiny_model), Hyper(micro_tokens=n)) for n in (10_000, micro_tokens))
+    whole, cut = (loaded(tiny_model, Hyper(micro_tokens=n)) for n in (10_000, micro_tokens))
     one, _ = whole.backward(rows)
     two, _ = cut.backward(rows)
     assert one == pytest.approx(two, abs=1e-6)
@@ -89,7 +95,7 @@ def test_gradient_equals_finite_differences(tmp_path: Path, rows: list[Row]) -> 
         bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    learner = Learner(str(tmp_path), Hyper())
+    learner = loaded(tmp_path, Hyper())
     learner.model.double()
     learner.backward(rows)
     generator, step = torch.Generator().manual_seed(3), 1e-6
@@ -124,14 +130,14 @@ def test_tokens_under_mask_zero_do_not_matter(tiny_model: Path, make_sample: Mak
     other[0].rollout_log_probs[2] = rows[0].rollout_log_probs[2]
     gradients = []
     for samples in (rows, other):
-        learner = Learner(str(tiny_model), Hyper())
+        learner = loaded(tiny_model, Hyper())
         learner.backward(rows_of(select(samples, version=0, max_staleness=0, divide_by_std=True)))
         gradients.append(gradient(learner))
     assert torch.equal(*gradients)
 
 
 def test_a_step_favours_what_was_rewarded(tiny_model: Path, rows: list[Row]) -> None:
-    learner = Learner(str(tiny_model), Hyper(lr=1e-3))
+    learner = loaded(tiny_model, Hyper(lr=1e-3))
     with torch.no_grad():
         on_policy = [replace(row, old_log_probs=learner.log_probs([row]).numpy()) for row in rows]
     stats = learner.step(on_policy)
@@ -147,13 +153,13 @@ def test_a_step_favours_what_was_rewarded(tiny_model: Path, rows: list[Row]) -> 
 
 
 def test_saved_weights_are_a_whole_model_directory(tiny_model: Path, rows: list[Row], tmp_path: Path) -> None:
-    learner = Learner(str(tiny_model), Hyper(lr=1e-3))
+    learner = loaded(tiny_model, Hyper(lr=1e-3))
     learner.step(rows)
     learner.save(str(tmp_path / "new"))
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
     assert weight_digest(tmp_path / "new") != weight_digest(tiny_model)
-    again = Learner(str(tmp_path / "new"), Hyper())
+    again = loaded(tmp_path / "new", Hyper())
     with torch.no_grad():
         assert torch.equal(again.log_probs(rows), learner.log_probs(rows))
 
@@ -165,10 +171,10 @@ def test_a_model_that_bends_its_logits_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     transformers.GraniteForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(BadInput, match="granite"):
-        Learner(str(tmp_path), Hyper())
+        loaded(tmp_path, Hyper())
 
 
 def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no model") as caught:
-        Learner(str(tmp_path), Hyper())
+        loaded(tmp_path, Hyper())
     assert "--model" in caught.value.hint
