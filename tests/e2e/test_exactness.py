@@ -15,7 +15,7 @@ from typing import Any
 import openai
 import pytest
 
-from forge.client import ControlClient
+from forge.client import ControlClient, Ticket
 from forge.storage.dataset import Dataset
 from forge.storage.frames import Data
 from forge.storage.records import Call, CallStatus
@@ -52,6 +52,12 @@ class Recorded:
     """Session id to the tool arguments that the client received."""
 
 
+async def ask(ticket: Ticket, body: dict[str, Any], streamed: bool) -> tuple[str, str]:
+    """The text and the tool arguments that an OpenAI client gets."""
+    async with openai.AsyncOpenAI(base_url=ticket.base_url, api_key=ticket.api_key, max_retries=0) as client:
+        return await (stream if streamed else whole)(client, body)
+
+
 async def stream(client: openai.AsyncOpenAI, body: dict[str, Any]) -> tuple[str, str]:
     text, arguments = "", ""
     async for chunk in await client.chat.completions.create(**body, stream=True):
@@ -82,16 +88,14 @@ async def record(policy: Policy, data: Path) -> Recorded:
             ):
                 sampling = {"temperature": temperature, "top_p": 1.0, "top_k": -1, "max_tokens": 24}
                 ticket = await control.open_session(task_id=f"text{number}", sampling=sampling)
-                client = openai.AsyncOpenAI(base_url=ticket.base_url, api_key=ticket.api_key, max_retries=0)
                 body = {"model": "any name", "messages": MESSAGES[number % len(MESSAGES)]}
-                texts[ticket.session_id], _ = await (stream if streamed else whole)(client, body)
+                texts[ticket.session_id], _ = await ask(ticket, body, streamed)
                 await control.close_session(ticket.session_id, status="completed", reward=1.0)
             for streamed in (True, False):
                 ticket = await control.open_session(task_id="tool")
-                client = openai.AsyncOpenAI(base_url=ticket.base_url, api_key=ticket.api_key, max_retries=0)
                 body = {"model": "m", "messages": MESSAGES[0], "tools": [TOOL], "temperature": 1, "max_tokens": 80}
                 body["extra_body"] = {"structured_outputs": {"regex": FORCED}}
-                _, tools[ticket.session_id] = await (stream if streamed else whole)(client, body)
+                _, tools[ticket.session_id] = await ask(ticket, body, streamed)
                 await control.close_session(ticket.session_id, status="completed", reward=None)
         assert await proxy.stop() == 0, proxy.log.read_text()
     dataset = Dataset(data)

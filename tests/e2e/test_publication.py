@@ -67,6 +67,6 @@ async def test_the_next_calls_are_the_new_weights(policy: Policy, tmp_path: Path
 async def ask(control: ControlClient) -> None:
     sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 12}
     ticket = await control.open_session(sampling=sampling)
-    client = openai.AsyncOpenAI(base_url=ticket.base_url, api_key=ticket.api_key, max_retries=0)
-    await client.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
+    async with openai.AsyncOpenAI(base_url=ticket.base_url, api_key=ticket.api_key, max_retries=0) as client:
+        await client.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
     await control.close_session(ticket.session_id, status="completed", reward=1.0)
