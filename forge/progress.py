@@ -43,7 +43,7 @@ class Progress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(text, style="dim", markup=False, highlight=False)
+        self._console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def begun(self, task: Task, rollout_index: int) -> None:
         self._running += 1
@@ -52,7 +52,8 @@ class Progress:
     def done(self, report: SessionReport) -> None:
         self._running -= 1
         self._done += 1
-        self._console.print(f"[{self._done}/{self._total}] {one_line(report)}", markup=False, highlight=False)
+        line = f"[{self._done}/{self._total}] {one_line(report)}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._show()
 
     def _show(self) -> None:

@@ -22,8 +22,8 @@ from forge.adapters.harnesses.base import LaunchRequest
 from forge.adapters.harnesses.packages import cache_folder
 from forge.client import Closed, ControlClient, Ticket
 from forge.graders import Grade, Graders
-from forge.run_report import SessionReport
 from forge.run_config import RunConfig
+from forge.run_report import SessionReport
 from forge.runners.base import Ending, Folders, Job, Mount
 from forge.storage.errors import ForgeError
 from forge.storage.records import Call, CallStatus, SessionStatus

@@ -15,9 +15,9 @@ from typing import Protocol
 from forge.adapters.harnesses.packages import cache_folder
 from forge.client import ControlClient
 from forge.graders import Graders
-from forge.run_report import RunReport, SessionReport
 from forge.rollout import Rollouts
 from forge.run_config import RunConfig
+from forge.run_report import RunReport, SessionReport
 from forge.stack import serving
 from forge.tasks import Task
 

@@ -6,19 +6,23 @@ cannot reach the server's own routes.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from forge.children import Child
+from forge.proxy.config import check_upstream
 from forge.run_config import RunConfig
-from forge.storage.errors import BadInput
+from forge.storage.errors import BadInput, Unavailable
 
 POLICY_START_S: Final = 900.0
 """The first start fetches and converts the model."""
+CONNECT_S: Final = 10.0
 PROXY_START_S: Final = 180.0
 PROXY_STOP_S: Final = 150.0
 """Running calls are drained, then the decoder catches up: both have their own limits within this."""
@@ -42,7 +46,9 @@ async def serving(config: RunConfig, scratch: Path, say: Callable[[str], None]) 
         return
     async with AsyncExitStack() as started:
         upstream, key_file = config.policy, None
-        if upstream is None:
+        if upstream is not None:
+            await _reached(upstream)
+        else:
             key_file = scratch / "policy.key"
             key_file.touch(mode=0o600)
             key_file.write_text(secrets.token_urlsafe(24))
@@ -51,6 +57,21 @@ async def serving(config: RunConfig, scratch: Path, say: Callable[[str], None]) 
         say(f"starting the proxy for {upstream}")
         yield await _proxy(config, scratch, upstream, key_file, started)
         say("stopping: the decoder finishes the dataset")
+
+
+async def _reached(policy: str) -> None:
+    """The proxy would wait minutes for a policy server to come up; a wrong URL is told at once."""
+    parts = urlsplit(check_upstream(policy))
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(
+            f"the policy server {policy} cannot be reached: {error or 'no answer'}",
+            "start it, correct the URL, or leave --policy away to use the embedded one",
+        ) from error
+    writer.close()
 
 
 async def _policy(config: RunConfig, scratch: Path, key_file: Path, started: AsyncExitStack) -> str:

@@ -93,6 +93,8 @@ def _task(line: str) -> Task:
     task = msgspec.convert({**known, "row": row}, Task)
     if not task.id or not task.prompt.strip():
         raise ValueError("`id` and `prompt` may not be empty")
+    if "\0" in task.prompt:
+        raise ValueError("`prompt` holds a NUL character, which no command line can carry")
     _check_paths(task.files)
     if task.grader is not None:
         _check_grader(task.grader, row["grader"])

@@ -14,9 +14,9 @@ import typer
 from forge.storage.errors import BadInput, Exit
 
 if TYPE_CHECKING:
-    from forge.run_report import RunReport
     from forge.run import Watch
     from forge.run_config import RunConfig
+    from forge.run_report import RunReport
     from forge.tasks import Task
 
 EXAMPLE = "Example: forge run --harness pi --task 'Create hello.txt containing hi' --group-size 4"

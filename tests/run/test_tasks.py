@@ -49,6 +49,7 @@ GOOD = {"id": "a", "prompt": "p"}
         ({"id": "b"}, "prompt"),
         ({"id": 3, "prompt": "p"}, "id"),
         ({"id": "b", "prompt": " "}, "may not be empty"),
+        ({"id": "b", "prompt": "a\0b"}, "NUL"),
         (GOOD, "'a' stands on an earlier line"),
         ({**GOOD, "files": {"../x": ""}}, "'../x'"),
         ({**GOOD, "files": {"/etc/x": ""}}, "'/etc/x'"),

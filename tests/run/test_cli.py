@@ -1,0 +1,134 @@
+"""The command line: bad input, Ctrl-C, and the death of the run itself, as a person meets them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from forge.storage.dataset import Dataset
+from forge.storage.errors import Exit
+from tests.engine import ScriptedEngine, Turn
+
+REPOSITORY = Path(__file__).parents[2]
+DRIVER = """
+import sys
+from pathlib import Path
+from forge.cli.run import _carry_out
+from forge.run_config import RunConfig
+from forge.runners import find
+from forge.tasks import Task
+from tests.run.fake import FakeHarness
+data, policy, script = sys.argv[1:]
+tasks = (Task(id="t", prompt="p"),)
+config = RunConfig(adapter=FakeHarness(script), tasks=tasks, runner=find("local"), data=Path(data), run_id="r",
+                   policy=policy, group_size=2)
+try:
+    sys.exit(_carry_out(config))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+HANGS = "call(); print('called', flush=True); time.sleep(1000)"
+
+
+def forge(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "forge", *args], capture_output=True, text=True, timeout=60, check=False, cwd=cwd
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--harness", "codecks", "--task", "x"], Exit.BAD_INPUT, "choose one of: codex, pi"),
+        (["--harness", "pi"], Exit.BAD_INPUT, "either --task or --tasks"),
+        (["--harness", "pi", "--task", "x", "--tasks", "y"], Exit.BAD_INPUT, "either --task or --tasks"),
+        (["--harness", "pi", "--tasks", "none.jsonl"], Exit.BAD_INPUT, "none.jsonl"),
+        (["--harness", "pi", "--tasks", "bad.jsonl"], Exit.BAD_INPUT, "bad.jsonl, line 2"),
+        (["--harness", "pi", "--task", "x", "--sampling", "{"], Exit.BAD_INPUT, "--sampling is not JSON"),
+        (["--harness", "pi", "--task", "x", "--group-size", "0"], Exit.BAD_INPUT, "group size is 0"),
+        (["--harness", "pi", "--task", "x", "--runner", "docker"], Exit.BAD_INPUT, "unconfined"),
+    ],
+)
+def test_bad_input_is_named_with_the_next_step(tmp_path: Path, args: list[str], code: Exit, said: str) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"id": "a", "prompt": "p"}\n{"id": }\n')
+    done = forge("run", *args, "--data", "d", cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_harnesses_are_listed_and_their_launch_is_told() -> None:
+    listed = forge("harness", "list")
+    assert listed.returncode == 0
+    assert all(word in listed.stdout for word in ("codex", "pi", "responses", "chat"))
+    asked = ("harness", "launch", "pi", "--base-url", "http://h/v1", "--api-key", "k", "--prompt", "it's")
+    told = json.loads(forge(*asked, "--json").stdout)
+    assert told["argv"][-1] == "it's"
+    assert "http://h/v1" in told["files"]["/home/agent/.pi/agent/models.json"]
+    assert told["packages"] == ["node-24.19.0", "pi-1.6.0"]
+    script = forge(*asked).stdout
+    assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+@pytest.fixture
+async def hanging(tmp_path: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """A run whose two harnesses have each made a call and then hang."""
+    async with ScriptedEngine() as engine:
+        engine.default = lambda request: Turn("ok")
+        argv = [sys.executable, "-c", DRIVER, str(tmp_path), engine.url, HANGS]
+        with (tmp_path / "printed").open("w") as printed:
+            process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=printed, stderr=subprocess.STDOUT)
+        try:
+            while len([p for p in tmp_path.glob("harness/r/*/stdout") if p.read_text()]) < 2:
+                assert process.poll() is None, (tmp_path / "printed").read_text()
+                await asyncio.sleep(0.05)  # the harnesses' own output is the signal
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _processes(word: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if word in line and str(os.getpid()) != path.parent.name:
+            found.append(line)
+    return found
+
+
+async def _until_none(word: str) -> None:
+    while _processes(word):
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+async def test_ctrl_c_closes_the_sessions_and_exits_130(
+    tmp_path: Path, hanging: subprocess.Popen[bytes], sign: signal.Signals
+) -> None:
+    hanging.send_signal(sign)
+    assert await asyncio.to_thread(hanging.wait, 60) == Exit.INTERRUPTED, (tmp_path / "printed").read_text()
+    assert not _processes(str(tmp_path))
+    sessions = Dataset(tmp_path).sessions("r")
+    assert [(s.status, s.reward) for s in sessions] == [("interrupted", None)] * 2
+    assert [call.status for call in Dataset(tmp_path).calls("r")] == ["ok", "ok"]
+
+
+async def test_a_killed_run_takes_everything_with_it(tmp_path: Path, hanging: subprocess.Popen[bytes]) -> None:
+    """kill -9: no harness, proxy or decoder outlives it, and what was called is decoded."""
+    hanging.kill()
+    hanging.wait()
+    await _until_none(str(tmp_path))
+    assert [call.status for call in Dataset(tmp_path).calls("r")] == ["ok", "ok"]
