@@ -47,8 +47,11 @@ TAKEOVER_SECONDS: Final = 30.0
 
 
 def command(data: Path) -> list[str]:
-    """What the proxy starts as its decoder; it ends when the proxy does."""
-    return [sys.executable, "-m", "forge", "decode", "--data", str(data), "--follow-parent"]
+    """What a proxy starts as its decoder; it ends when the calling process does.
+
+    That process is named, not looked up by the child: it may be dead before the child can ask for its parent.
+    """
+    return [sys.executable, "-m", "forge", "decode", "--data", str(data), "--follow-parent", str(os.getpid())]
 
 
 @dataclass(slots=True)
@@ -231,16 +234,15 @@ def run(
     rebuild: bool = False,
     keep_bytes: int = KEEP_BYTES,
     catalog_url: str | None = None,
-    follow_parent: bool = False,
+    follow_parent: int | None = None,
 ) -> None:
     """The process. ``once`` and ``rebuild``: ends when all that is there is decoded. ``follow_parent``: ends when
-    the parent process has."""
-    parent = os.getppid() if follow_parent else None
+    the parent process, of this pid, has."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     # A Ctrl-C goes to the whole group: the proxy still has to write its last cut, so its decoder waits for it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN if follow_parent else lambda *_: stop.set())
-    decoder = _open(data, keep_bytes, catalog_url, TAKEOVER_SECONDS if follow_parent else 0.0, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if follow_parent is not None else lambda *_: stop.set())
+    decoder = _open(data, keep_bytes, catalog_url, TAKEOVER_SECONDS if follow_parent is not None else 0.0, stop)
     try:
         if rebuild:
             decoder.start_over()
@@ -249,7 +251,7 @@ def run(
             if decoder.seal():
                 decoder.catch_up()
         else:
-            _follow(decoder, stop, parent)
+            _follow(decoder, stop, follow_parent)
     finally:
         decoder.close()
 

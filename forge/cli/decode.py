@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
         catalog: str = typer.Option(
             "", help="SQL index: postgresql://HOST/NAME. Default: the file catalog.db in the data directory."
         ),
-        follow_parent: bool = typer.Option(False, hidden=True, help="End when the parent process does."),
+        follow_parent: int | None = typer.Option(None, hidden=True, help="End when the parent, of this pid, does."),
     ) -> None:
         """Turn the journal of a data directory into Parquet: calls, sessions, samples.
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from forge.cli import build
 from forge.cli.decode import size_in_bytes
-from forge.proxy.decoder import Decoder, command
+from forge.proxy.decoder import Decoder
 from forge.storage import checkpoint
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput
@@ -103,7 +103,9 @@ def test_a_second_decoder_says_who_holds_the_directory(tmp_path: Path) -> None:
 
 _PROXY = """
 import os, subprocess, sys
-child = subprocess.Popen(sys.argv[1:])
+from pathlib import Path
+from forge.proxy.decoder import command
+child = subprocess.Popen(command(Path(sys.argv[1])))
 print(child.pid, flush=True)
 sys.stdin.read()
 os._exit(1)
@@ -112,7 +114,7 @@ os._exit(1)
 
 def test_a_proxys_decoder_ends_with_it_and_the_next_one_takes_over(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
-    line = [sys.executable, "-c", _PROXY, *command(tmp_path)]
+    line = [sys.executable, "-c", _PROXY, str(tmp_path)]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as proxy:
         assert proxy.stdout is not None
         pid = int(proxy.stdout.readline())
@@ -126,6 +128,17 @@ def test_a_proxys_decoder_ends_with_it_and_the_next_one_takes_over(tmp_path: Pat
         until(lambda: checkpoint.decoded(tmp_path, 0) == kit.journal.end)
         os.kill(other, signal.SIGTERM)
         proxy.communicate(b"", timeout=DEADLINE_S)
+    check(kit)
+    kit.close()
+
+
+def test_a_decoder_whose_proxy_died_before_it_began_decodes_and_ends(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    story(kit)
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        dead.wait(DEADLINE_S)
+    with decoder(tmp_path, "--follow-parent", str(dead.pid)) as child:
+        assert child.wait(DEADLINE_S) == 0
     check(kit)
     kit.close()
 
