@@ -257,14 +257,18 @@ class Scheduler:
         said = job.answer.feed(drawn.id, self.version)
         if said.finish:
             self._release(job, keep=True)
-        job.tell(Step(drawn, said))
+        self._tell(job, Step(drawn, said))
 
     def _end(self, job: Job, reason: str) -> None:
         """End a job that is anywhere, without a token."""
         if job in self._waiting:
             self._waiting.remove(job)
         self._release(job, keep=True)
-        job.tell(Step(None, Said(job.answer.flush(), reason, None)))
+        self._tell(job, Step(None, Said(job.answer.flush(), reason, None)))
+
+    def _tell(self, job: Job, step: Step) -> None:
+        if not job.cancelled:  # else its event loop may be closed by now
+            job.tell(step)
 
     def _release(self, job: Job, *, keep: bool) -> None:
         if job is self._reading:

@@ -1,4 +1,4 @@
-"""The HTTP side: routes, the key, streams, and the admin routes that load weights.
+"""The HTTP side: the key, the routes that harnesses call, and streams.
 
 Every number of model state lives in the scheduler's thread; here a job is a queue of steps. Not obvious: handlers are
 cancelled when their client goes away (``handler_cancellation``), which is what ends the generation.
@@ -12,14 +12,14 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from forge import __version__
 from forge.policy import protocol
+from forge.policy.admin import Admin
 from forge.policy.answer import Answer, StopRules
 from forge.policy.grammar import Grammars, from_regex, from_schema, from_tools
 from forge.policy.llama import Llama
@@ -28,7 +28,7 @@ from forge.policy.protocol import Refused, Wanted
 from forge.policy.replies import ChatReply, CompletionReply, error
 from forge.policy.rows import RowCache
 from forge.policy.sampler import Sampler, Sampling
-from forge.policy.scheduler import Job, NotPaused, PauseMode, QueueFull, Scheduler, Step
+from forge.policy.scheduler import Job, QueueFull, Scheduler, Step
 from forge.policy.template import Detokenizer, Text
 from forge.policy.weights import weight_digest
 from forge.storage.errors import BadInput
@@ -77,15 +77,9 @@ class PolicyServer:
                 web.post("/v1/completions", self.completions),
                 web.post("/tokenize", self.tokenize),
                 web.post("/detokenize", self.detokenize),
-                web.post("/pause", self.pause),
-                web.post("/resume", self.resume),
-                web.get("/is_paused", self.is_paused),
-                web.post("/reload_weights", self.reload_weights),
-                web.post("/reset_prefix_cache", self.reset_prefix_cache),
-                web.post("/update_weight_version", self.update_weight_version),
-                web.get("/weight_info", self.weight_info),
             ]
         )
+        app.add_routes(Admin(self.scheduler, self.options.lineage).routes())
         return app
 
     @web.middleware
@@ -146,61 +140,6 @@ class PolicyServer:
     async def detokenize(self, request: web.Request) -> web.Response:
         asked = protocol.parse(await request.read(), protocol.Detokenize)
         return _json({"prompt": self.text.decode(asked.tokens)})
-
-    # What only the owner of the weights calls.
-
-    async def pause(self, request: web.Request) -> web.Response:
-        mode = request.query.get("mode", "abort")
-        if mode not in get_args(PauseMode):
-            raise Refused(f"mode={mode!r} is not one of {', '.join(get_args(PauseMode))}", "mode")
-        await asyncio.wrap_future(self.scheduler.pause(mode))  # type: ignore[arg-type]
-        return _json({"status": "paused"})
-
-    async def resume(self, request: web.Request) -> web.Response:
-        await asyncio.wrap_future(self.scheduler.resume())
-        return _json({"status": "resumed"})
-
-    async def is_paused(self, request: web.Request) -> web.Response:
-        return _json({"is_paused": self.scheduler.paused})
-
-    async def reload_weights(self, request: web.Request) -> web.Response:
-        """Load a directory; on any failure the old weights stay."""
-        path = Path(_field(await request.read(), "path"))
-        if not self.scheduler.paused:
-            raise Refused("the server is not paused: POST /pause first", status=409)
-        if not path.is_absolute() or not path.is_dir():
-            raise Refused(f"{path}: no such directory (the path must be absolute)", "path")
-        llama, digest = await asyncio.to_thread(self._load, path)
-        try:
-            await asyncio.wrap_future(self.scheduler.replace(llama, digest))
-        except NotPaused:
-            raise Refused("the server was resumed, or is still finishing answers: pause it first", status=409) from None
-        return _json({"weight_digest": digest})
-
-    def _load(self, path: Path) -> tuple[Llama, str]:
-        llama = Llama(path)
-        if llama.shape != self.scheduler.llama.shape:
-            raise BadInput(
-                f"{path}: not the architecture that is served: {llama.shape} is not {self.scheduler.llama.shape}"
-            )
-        return llama, weight_digest(path)
-
-    async def reset_prefix_cache(self, request: web.Request) -> web.Response:
-        await asyncio.wrap_future(self.scheduler.order(self.scheduler.rows.clear))
-        return _json({})
-
-    async def update_weight_version(self, request: web.Request) -> web.Response:
-        version = _field(await request.read(), "new_version")
-
-        def act() -> None:
-            self.scheduler.version = version
-
-        await asyncio.wrap_future(self.scheduler.order(act))
-        return await self.weight_info(request)
-
-    async def weight_info(self, request: web.Request) -> web.Response:
-        s = self.scheduler
-        return _json({"weight_version": s.version, "weight_digest": s.digest, "weight_lineage": self.options.lineage})
 
     # From a request to a job, and from its steps to an answer.
 
@@ -317,13 +256,6 @@ def _sampling(wanted: Wanted) -> Sampling:
         seed=c.seed,
         top_logprobs=wanted.top,
     )
-
-
-def _field(body: bytes, name: str) -> str:
-    value = protocol.parse(body, dict[str, Any]).get(name)
-    if not isinstance(value, str) or not value:
-        raise Refused(f"the body must hold {name!r}, a string", name)
-    return value
 
 
 def _json(value: Any, status: int = 200) -> web.Response:
