@@ -49,11 +49,8 @@ async def serving(config: RunConfig, scratch: Path, say: Callable[[str], None]) 
         if upstream is not None:
             await _reached(upstream)
         else:
-            key_file = scratch / "policy.key"
-            key_file.touch(mode=0o600)
-            key_file.write_text(secrets.token_urlsafe(24))
             say("starting the embedded policy server")
-            upstream = await _policy(config, scratch, key_file, started)
+            upstream, key_file = await embedded_policy(config.data, config.kept / "policy.log", scratch, started)
         say(f"starting the proxy for {upstream}")
         yield await _proxy(config, scratch, upstream, key_file, started)
         say("stopping: the decoder finishes the dataset")
@@ -74,17 +71,20 @@ async def _reached(policy: str) -> None:
     writer.close()
 
 
-async def _policy(config: RunConfig, scratch: Path, key_file: Path, started: AsyncExitStack) -> str:
+async def embedded_policy(data: Path, log: Path, scratch: Path, started: AsyncExitStack) -> tuple[str, Path]:
+    """Starts it on the newest weights of ``data``; gives its URL and its key's file. ``started`` stops it."""
     from forge.policy.weights import current
 
-    ready = scratch / "policy.json"
+    key_file, ready = scratch / "policy.key", scratch / "policy.json"
+    key_file.touch(mode=0o600)
+    key_file.write_text(secrets.token_urlsafe(24))
     args = ["policy", "serve", "--port", "0", "--key-file", str(key_file), "--ready-file", str(ready)]
-    if (published := current(config.data)) is not None:
+    if (published := current(data)) is not None:
         args += ["--model", str(published.path), "--version", str(published.version), "--lineage", published.lineage]
-    child = Child("policy server", args, config.kept / "policy.log")
+    child = Child("policy server", args, log)
     started.push_async_callback(child.stop, POLICY_STOP_S)
     said = await child.ready(ready, POLICY_START_S)
-    return str(said["base_url"])
+    return str(said["base_url"]), key_file
 
 
 async def _proxy(
