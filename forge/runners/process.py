@@ -108,7 +108,7 @@ async def _keep(pipe: IO[bytes], path: Path) -> None:
         lambda: asyncio.StreamReaderProtocol(reader), pipe
     )
     try:
-        with path.open("wb") as file:
+        with path.open("wb", buffering=0) as file:  # for whoever follows it
             left = OUTPUT_MAX
             while chunk := await reader.read(CHUNK):
                 file.write(chunk[:left])
