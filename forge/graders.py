@@ -104,7 +104,7 @@ class Graders:
             mounts = (*(Mount(Path(prefix), prefix) for prefix in PREFIXES), Mount(self._code, places.installs))
         return Job(
             argv=argv,
-            env={"PYTHONDONTWRITEBYTECODE": "1"},
+            env={},
             cwd=places.workspace,
             seconds=grader.timeout,
             folders=folders,

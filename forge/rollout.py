@@ -20,7 +20,7 @@ import msgspec
 from forge import workspace
 from forge.adapters.harnesses.base import LaunchRequest
 from forge.adapters.harnesses.packages import cache_folder
-from forge.client import Closed, ControlClient, Ticket
+from forge.client import Closed, ControlClient, NoCapacity, Ticket
 from forge.graders import Grade, Graders
 from forge.run_config import RunConfig
 from forge.run_report import SessionReport
@@ -40,6 +40,8 @@ OUTPUT_SHARE: Final = 4
 """A harness that must name a limit asks for a quarter of the context at most."""
 CLOSE_S: Final = 20.0
 """To close a session while the run is being interrupted."""
+ROOM_S: Final = 1.0
+"""Between two tries to open a session in a full proxy."""
 OUTPUT_READ_MAX: Final = 8 << 20
 """Of a harness's stdout, read back for its last message."""
 LINE_MAX: Final = 300
@@ -92,17 +94,23 @@ class Rollouts:
         return self._report(task, index, attempt, closed, seconds=time.monotonic() - began)
 
     async def _open(self, task: Task, index: int) -> Ticket:
+        """Waits for room where others fill the proxy."""
         config = self._config
-        return await self._client.open_session(
-            run_id=config.run_id,
-            task_id=task.id,
-            group_id=f"{config.run_id}/{task.id}",
-            rollout_index=index,
-            purpose=config.purpose.value,
-            harness=config.adapter.name,
-            harness_version=config.adapter.version,
-            sampling=dict(config.sampling),
-        )
+        spec = {
+            "run_id": config.run_id,
+            "task_id": task.id,
+            "group_id": f"{config.run_id}/{task.id}",
+            "rollout_index": index,
+            "purpose": config.purpose.value,
+            "harness": config.adapter.name,
+            "harness_version": config.adapter.version,
+            "sampling": config.sampling,
+        }
+        while True:
+            try:
+                return await self._client.open_session(**spec)
+            except NoCapacity:
+                await asyncio.sleep(ROOM_S)
 
     async def _attempt(self, task: Task, ticket: Ticket, root: Path, kept: Path) -> Attempt:
         config = self._config
@@ -110,7 +118,7 @@ class Rollouts:
         folders = Folders.make(root)
         task.write_files(folders.workspace)
         ending = await config.runner.run(self._job(task, ticket, folders, kept))
-        await asyncio.to_thread(workspace.transcripts, folders.home, config.adapter.transcripts, kept / "transcript")
+        await self._keep_transcripts(folders, kept)
         calls = await self._client.calls(ticket.session_id)
         status, error = verdict(ending, calls, said=_last_line(kept / "stderr"))
         grade = Grade(reason=f"the session ended as {status}")
@@ -121,6 +129,13 @@ class Rollouts:
                 task, folders.workspace, output=output, calls=told, root=root / "grader", kept=kept
             )
         return Attempt(status=status, error=error, exit_code=ending.exit_code, grade=grade, calls=calls)
+
+    async def _keep_transcripts(self, folders: Folders, kept: Path) -> None:
+        globs = self._config.adapter.transcripts
+        try:
+            await asyncio.to_thread(workspace.transcripts, folders.home, globs, kept / "transcript")
+        except OSError as error:  # a harness can make folders that nobody can walk; its session counts all the same
+            log.warning("no transcript kept: folder=%s error=%s", kept, error)
 
     def _job(self, task: Task, ticket: Ticket, folders: Folders, kept: Path) -> Job:
         config = self._config

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
@@ -50,7 +50,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A process to start, with nothing left to look up."""
+    """A process to start, with nothing left to look up. Its stdin is closed: some harnesses wait for an open one."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -61,8 +61,6 @@ class Launch:
     limits: Limits
     path: tuple[str, ...] = ()
     """Folders to put first on PATH."""
-    stdin: str = field(default="/dev/null", init=False)
-    """Always closed: a harness that finds an open stdin may wait for it."""
 
 
 class HarnessAdapter(ABC):
