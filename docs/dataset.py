@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from forge.storage.columns import SCHEMA_VERSION, TABLES
 
 HEAD = f"""# The dataset
@@ -31,7 +33,8 @@ def page() -> str:
     for table, columns in TABLES.items():
         lines += [f"## {table}", "", "| column | type | null | meaning |", "| --- | --- | --- | --- |"]
         for c in columns:
-            kind = str(c.type).replace(" not null", "")
+            # A dictionary is how strings lie in memory; what a reader sees is its values' type.
+            kind = str(c.type.value_type if pa.types.is_dictionary(c.type) else c.type).replace(" not null", "")
             lines.append(f"| `{c.name}` | {kind} | {'yes' if c.nullable else 'no'} | {c.doc} |")
         lines.append("")
     return "\n".join(lines)
