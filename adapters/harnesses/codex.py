@@ -74,7 +74,8 @@ class Codex(HarnessAdapter):
 
 def _config(request: LaunchRequest) -> str:
     def text(value: str) -> str:
-        return msgspec.json.encode(value).decode()  # a JSON string is a TOML basic string
+        """A JSON string is a TOML basic string, but for one character."""
+        return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
     return f"""\
 model = {text(request.model)}
