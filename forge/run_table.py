@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -16,9 +17,11 @@ SHOWN_MAX = 20
 
 
 def print_report(report: RunReport, console: Console) -> None:
-    table = Table(title=f"run {report.run_id}", box=None, header_style="bold", pad_edge=False, title_justify="left")
+    table = Table(title=f"run {report.run_id}", box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.title_justify = "left"
     for name in COLUMNS:
-        table.add_column(name, no_wrap=name != "task", overflow="fold", justify="left" if name in TEXTS else "right")
+        justify: Literal["left", "right"] = "left" if name in TEXTS else "right"
+        table.add_column(name, no_wrap=name != "task", overflow="fold", min_width=len(name), justify=justify)
     for each in report.sessions:
         table.add_row(*_cells(each))
     console.print(table)
