@@ -149,16 +149,17 @@ class Llama:
         """Append ``ids`` to one row; logits after the last of them, [vocab]."""
         start, count = row.length, len(ids)
         row.reserve(start + count)
-        mask = torch.ones(count, start + count, dtype=torch.bool).tril(start) if count > 1 else None
-        mask = None if mask is None else torch.zeros(mask.shape).masked_fill_(~mask, -math.inf)
+        kv_heads, groups, size = self.shape.kv_heads, self.shape.heads // self.shape.kv_heads, self.shape.head_dim
+        seen = torch.ones(count, start + count, dtype=torch.bool).tril(start)
+        mask = torch.zeros(seen.shape).masked_fill_(~seen, -math.inf).repeat(groups, 1)
 
         def attend(index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             row.keys(index)[:, start : start + count] = k.transpose(0, 1)
             row.values(index)[:, start : start + count] = v.transpose(0, 1)
             keys, values = row.keys(index)[None, :, : start + count], row.values(index)[None, :, : start + count]
-            query = q.transpose(0, 1)[None]
-            mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
-            return mixed[0].transpose(0, 1).reshape(count, -1)
+            query = q.view(count, kv_heads, groups, size).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, size)
+            mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+            return mixed.view(kv_heads, groups, count, size).permute(2, 0, 1, 3).reshape(count, -1)
 
         x = self._layers(torch.tensor(ids), torch.arange(start, start + count), attend)
         row.ids.extend(ids)
