@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from forge.proxy.asking import Asking
 from forge.proxy.attribution import Signs, signs, stored
 from forge.proxy.call import Exchange
 from forge.proxy.deps import Deps
@@ -142,14 +143,20 @@ async def _serve(deps: Deps, arrival: Arrival) -> web.StreamResponse:
     answer = bytearray()
     if live.counts_tokens:
         recording.tap = answer.extend
-    exchange = Exchange(
-        request=arrival.request,
-        dialect=arrival.dialect,
-        outgoing=outgoing,
+    asking = Asking(
         replica=arrival.replica,
         recording=recording,
         pool=deps.pool,
         client=deps.client,
+        limits=deps.config.limits,
+        metrics=deps.metrics,
+    )
+    exchange = Exchange(
+        request=arrival.request,
+        dialect=arrival.dialect,
+        outgoing=outgoing,
+        asking=asking,
+        recording=recording,
         limits=deps.config.limits,
         metrics=deps.metrics,
     )
@@ -159,10 +166,10 @@ async def _serve(deps: Deps, arrival: Arrival) -> web.StreamResponse:
         return await exchange.run()
     finally:
         deps.metrics.in_flight.dec()
-        if exchange.replica is not None:
-            live.replica = exchange.replica.url
+        if asking.replica is not None:
+            live.replica = asking.replica.url
             if live.counts_tokens:
-                _count(live, exchange.replica, bytes(answer), stream=outgoing.stream)
+                _count(live, asking.replica, bytes(answer), stream=outgoing.stream)
         live.end(recording.call_id)
 
 
@@ -181,17 +188,13 @@ def _count(live: Live, replica: Replica, answer: bytes, *, stream: bool) -> None
 
 def _overrides(deps: Deps, live: Live | None, replica: Replica | None) -> Overrides:
     abilities = replica.abilities if replica else None
-    budgets = live.budgets if live else None
-    context = abilities.max_model_len if abilities else None
-    left: int | None = None
-    if live is not None and budgets is not None:
-        if budgets.output_tokens is not None:
-            left = max(1, budgets.output_tokens - live.output_tokens)
-        if budgets.context is not None:
-            context = min(context or budgets.context, budgets.context)
     sampling = live.sampling if live is not None and live.sampling is not None else deps.config.sampling
-    model = deps.config.model or (abilities.model if abilities else None)
-    return Overrides(sampling=sampling, model=model, max_tokens_cap=left, context_len=context)
+    return Overrides(
+        sampling=sampling,
+        model=deps.config.model or (abilities.model if abilities else None),
+        max_tokens_cap=live.tokens_left() if live is not None else None,
+        context_len=abilities.max_model_len if abilities else None,
+    )
 
 
 def _implicit(deps: Deps, said: Signs, seen: Fingerprint | None) -> tuple[Live, str]:

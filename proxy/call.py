@@ -12,42 +12,27 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
+from forge.proxy.asking import CHAT_PATH, ERROR_TEXT, Asking, Failed
 from forge.proxy.config import Limits
 from forge.proxy.delivery import Delivery
 from forge.proxy.dialects.base import Answer, Dialect, Outgoing
 from forge.proxy.metrics import Metrics
-from forge.proxy.pool import Pool, Replica
 from forge.proxy.recorder import Recording
-from forge.proxy.upstream import BrokeOff, EngineClient, NotBegun, Reply
+from forge.proxy.upstream import BrokeOff, Reply
 from forge.storage.frames import Close
 from forge.storage.journal import JournalFull
 from forge.storage.records import CallStatus
 
 log = logging.getLogger(__name__)
 
-CHAT_PATH: Final = "/v1/chat/completions"
 STREAM_TYPE: Final = "text/event-stream"
 BODY_TYPES: Final = (STREAM_TYPE, "application/json")
-AGAIN: Final = (429, 503)
-"""Statuses that say the engine has not begun."""
-ERROR_TEXT: Final = 500
-"""Characters of an engine's error that a row keeps."""
 CALL_HEADER: Final = "X-Forge-Call-Id"
-
-
-class Failed(Exception):
-    """No answer of the engine can be given."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,13 +42,10 @@ class Exchange:
     request: web.BaseRequest
     dialect: Dialect
     outgoing: Outgoing
-    replica: Replica | None
+    asking: Asking
     recording: Recording
-    pool: Pool
-    client: EngineClient
     limits: Limits
     metrics: Metrics
-    attempts: list[dict[str, Any]] = field(default_factory=list)
     delivery: Delivery = field(init=False)
     engine_status: int | None = None
     content_type: str = ""
@@ -84,7 +66,7 @@ class Exchange:
 
     async def _run(self) -> web.StreamResponse:
         try:
-            reply = await self._send()
+            reply = await self.asking.send(self.outgoing.body)
         except Failed as failed:
             return await self._fail(failed)
         try:
@@ -97,77 +79,7 @@ class Exchange:
                 return await self._stream(reply)
             return await self._whole(reply)
         finally:
-            reply.close()
-            if self.replica is not None:
-                self.pool.end(self.replica)
-
-    # Asking
-
-    async def _send(self) -> Reply:
-        """The engine's status and headers. Asks again only where the engine cannot have begun."""
-        why = "no policy server is up"
-        for number in range(self.limits.attempts):
-            if number:
-                self.metrics.resent.inc()
-                await self._again(number)
-            replica = self.replica
-            if replica is None:
-                continue
-            self.recording.attempt = number
-            last = number == self.limits.attempts - 1
-            self.pool.begin(replica)
-            try:
-                reply = await self.client.send("POST", replica.url + CHAT_PATH, self.outgoing.body)
-            except NotBegun as error:
-                why = f"the policy server {replica.url} cannot be reached: {error}"
-                self.pool.down(replica, why)
-                self._attempt(error=why)
-                self.pool.end(replica)
-                continue
-            except BrokeOff as error:
-                self.pool.end(replica)
-                message = f"the policy server {replica.url} broke off before it answered: {error}"
-                raise Failed(502, "upstream_broke_off", message) from error
-            except BaseException:
-                self.pool.end(replica)
-                raise
-            self.pool.up(replica)
-            if reply.status not in AGAIN or last or (wait := self._wait(reply, number)) is None:
-                self._attempt(status=reply.status)
-                return reply
-            text = await self._refused(reply, replica)
-            self._attempt(status=reply.status, error=text)
-            await asyncio.sleep(wait)
-        raise Failed(503, "policy_unavailable", why)
-
-    async def _refused(self, reply: Reply, replica: Replica) -> str:
-        try:
-            return (await reply.body(self.limits.error_body_bytes))[:ERROR_TEXT].decode(errors="replace")
-        finally:
-            reply.close()
-            self.pool.end(replica)
-
-    async def _again(self, number: int) -> None:
-        """Before another attempt: lets a publication end, and chooses a replica anew."""
-        if self.replica is None or self.attempts[-1].get("status") is None:
-            await asyncio.sleep(self.limits.backoff_s * 2 ** (number - 1))
-        await self.pool.passed(self.limits.hold_s)
-        self.replica = self.pool.pick(self.replica.url if self.replica else None)
-
-    def _wait(self, reply: Reply, number: int) -> float | None:
-        """How long to wait after a 429 or 503; None if that is for the client to decide."""
-        stated = reply.headers.get("Retry-After", "")
-        wait = float(stated) if stated.isdigit() else self.limits.backoff_s * 2**number
-        return wait if wait <= self.limits.retry_after_s else None
-
-    def _attempt(self, *, status: int | None = None, error: str | None = None) -> None:
-        replica = self.replica.url if self.replica else ""
-        entry: dict[str, Any] = {"replica": replica, "at_us": self.recording.recorder.now() - self.recording.opened_us}
-        if status is not None:
-            entry["status"] = status
-        if error is not None:
-            entry["error"] = error
-        self.attempts.append(entry)
+            self.asking.end(reply)
 
     # Answering
 
@@ -236,14 +148,14 @@ class Exchange:
             yield chunk
 
     def _answer(self) -> Answer:
-        assert self.replica is not None
+        assert self.asking.replica is not None
         return self.dialect.answer(
-            self.outgoing, engine=self.replica.engine, call_id=self.recording.call_id, created=int(time.time())
+            self.outgoing, engine=self.asking.replica.engine, call_id=self.recording.call_id, created=int(time.time())
         )
 
     async def _engine_error(self, reply: Reply) -> web.StreamResponse:
         """The engine's own error, with its status and words."""
-        body = await reply.body(self.limits.error_body_bytes)
+        body = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
         self.recording.data(body)
         if reply.status < 400:
             message = f"the policy server answered {reply.status}, which is no answer to a call"
@@ -255,7 +167,7 @@ class Exchange:
         return await self._give_body(reply.status, passed)
 
     def _foreign(self, reply: Reply) -> Failed:
-        url = f"{self.replica.url if self.replica else ''}{CHAT_PATH}"
+        url = f"{self.asking.replica.url if self.asking.replica else ''}{CHAT_PATH}"
         kind = reply.content_type or "nothing"
         return Failed(502, "upstream_not_an_engine", f"{url} answered with {kind}: is that a policy server?")
 
@@ -311,7 +223,8 @@ class Exchange:
 
     def _close_frame(self, status: CallStatus, error: str | None) -> Close:
         size, sha256 = self.delivery.total()
-        policy = self.replica.policy if self.replica else None
+        replica, attempts = self.asking.replica, self.asking.attempts
+        policy = replica.policy if replica else None
         return Close(
             call_id=self.recording.call_id,
             status=status.value,
@@ -319,12 +232,14 @@ class Exchange:
             engine_status=self.engine_status,
             content_type=self.content_type,
             attempt=self.recording.attempt,
-            attempts=msgspec.json.encode(self.attempts).decode() if len(self.attempts) > 1 else None,
+            attempts=msgspec.json.encode(attempts).decode() if len(attempts) > 1 else None,
             error=error,
             delivered=size,
             delivered_sha256=sha256,
             first_byte_us=self.recording.first_byte_us,
             end_us=self.recording.recorder.now() - self.recording.opened_us,
+            replica=replica.url if replica and len(attempts) > 1 else None,
+            policy_version_start=self.asking.policy.version if len(attempts) > 1 else None,
             policy_version=policy.version if policy else None,
             weight_digest=policy.digest if policy else None,
         )

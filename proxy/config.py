@@ -68,7 +68,8 @@ class Limits:
     implicit_idle_s: float = 1800.0
     start_s: float = 120.0
     """For the policy server to come up when the proxy starts."""
-    health_s: float = 2.0
+    health_s: float = 0.5
+    """Between looks at a policy server that is down."""
     drain_s: float = 30.0
     """For running calls at SIGTERM."""
     decoder_s: float = 60.0

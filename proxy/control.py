@@ -18,7 +18,8 @@ from aiohttp import web
 from forge.proxy.config import is_loopback
 from forge.proxy.deps import Deps
 from forge.proxy.readback import calls_of
-from forge.proxy.sessions import Full, Live, Outcome, Reward, SessionSpec
+from forge.proxy.session_spec import Outcome, Reward, SessionSpec
+from forge.proxy.sessions import Full, Live
 from forge.proxy.wire import ARROW, arrow, encode, error, reply
 from forge.storage.errors import BadInput, ForgeError, Unavailable
 from forge.storage.journal import JournalFull
@@ -149,7 +150,7 @@ class ControlPlane:
 
     async def _capacity(self, request: web.Request) -> web.Response:
         registry = self._deps.registry
-        running = sum(len(live.running) for live in registry.all())
+        running = sum(len(live.running) for live in registry.open_ones())
         open_now = len(registry)
         return reply(
             {"sessions": registry.limit, "open": open_now, "free": registry.limit - open_now, "calls": running}

@@ -37,7 +37,7 @@ ALL_ZERO_LEN: Final = 16
 ABORT: Final = "abort"
 """vLLM's finish reason for a generation it gave up."""
 FROM_OPEN: Final = (
-    *("call_id", "run_id", "session_id", "retry_of", "harness", "harness_version", "dialect", "engine", "replica"),
+    *("call_id", "run_id", "session_id", "retry_of", "harness", "harness_version", "dialect", "engine"),
     *("agent_id", "kind", "kind_rule", "model_requested", "media", "sampling_asked", "edits", "logprobs_mode"),
     *("template_hash", "tokenizer_hash", "policy_lineage"),
 )
@@ -100,6 +100,7 @@ def _row(
         messages=_text(asked.get("messages")) or "[]",
         tools=_text(asked.get("tools")),
         response=msgspec.json.encode(token.message).decode() if token.message else None,
+        replica=close.replica or open.replica,
         request_raw=None if open.dialect == "chat" else request,
         model_served=token.model,
         completion_tokens=_completion_tokens(token, tokens),
@@ -142,9 +143,10 @@ def _versions(open: Open, close: Close, token: Tokens) -> dict[str, Any]:
             "version_spans": msgspec.json.encode(spans).decode(),
             "version_source": VersionSource.ENGINE_SPANS.value,
         }
-    end = close.policy_version if close.policy_version is not None else open.policy_version
+    start = close.policy_version_start if close.policy_version_start is not None else open.policy_version
+    end = close.policy_version if close.policy_version is not None else start
     return {
-        "policy_version_start": open.policy_version,
+        "policy_version_start": start,
         "policy_version_end": end,
         "version_spans": None,
         "version_source": open.version_source,

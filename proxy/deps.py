@@ -11,7 +11,8 @@ from forge.proxy.keys import Keys
 from forge.proxy.metrics import Metrics
 from forge.proxy.pool import Pool, State
 from forge.proxy.recorder import Recorder
-from forge.proxy.sessions import Policy, Registry
+from forge.proxy.session_spec import Policy
+from forge.proxy.sessions import Registry
 from forge.proxy.upstream import EngineClient
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from forge.proxy.engines.base import Abilities, Engine
-from forge.proxy.sessions import Policy
+from forge.proxy.session_spec import Policy
 from forge.storage.records import VersionSource
 
 SPILL: Final = 8

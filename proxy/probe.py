@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forge.proxy.call import CHAT_PATH
+from forge.proxy.asking import CHAT_PATH
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Abilities, Engine, Tokens
 from forge.proxy.upstream import BrokeOff, EngineClient, NotBegun
@@ -178,7 +178,8 @@ class _Asker:
             self.failure = str(error)
             return None
         if reply.status != 200:
-            self.failure = f"it answers {reply.status}: {body[:200].decode(errors='replace')}"
+            text = self._client.redact(body)[:200].decode(errors="replace")
+            self.failure = f"it answers {reply.status}: {text}"
             return None
         return body
 

@@ -17,7 +17,7 @@ import msgspec
 from forge.proxy.deps import Deps
 from forge.proxy.engines.base import Publication, Step
 from forge.proxy.pool import Replica, State
-from forge.proxy.sessions import Policy
+from forge.proxy.session_spec import Policy
 from forge.proxy.upstream import BrokeOff, NotBegun
 from forge.storage.errors import BadInput, Unavailable
 

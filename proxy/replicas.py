@@ -15,7 +15,7 @@ from forge.proxy.deps import Deps
 from forge.proxy.engines.base import Abilities
 from forge.proxy.pool import Replica, State
 from forge.proxy.probe import identify, probe, require_trainable, wait_up
-from forge.proxy.sessions import Policy
+from forge.proxy.session_spec import Policy
 from forge.proxy.upstream import BrokeOff, NotBegun
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from forge.proxy.sessions import Policy
+from forge.proxy.session_spec import Policy
 from forge.storage.dataset import Dataset
 from forge.storage.errors import Unavailable
 from forge.storage.frames import Close, Data, Open, SessionFrame

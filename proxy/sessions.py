@@ -11,7 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -19,65 +19,11 @@ from forge.proxy.history import History
 from forge.proxy.ids import IdSource
 from forge.proxy.keys import Keys
 from forge.proxy.recorder import RETIRED, Recorder, wall_us
+from forge.proxy.session_spec import Budgets, Outcome, Policy, Reward, SessionSpec
 from forge.storage.errors import BadInput, Unavailable
-from forge.storage.records import Purpose, RewardStatus, Session, SessionStatus
+from forge.storage.records import RewardStatus, Session, SessionStatus
 
 ERROR_MAX: Final = 2000
-
-
-class Budgets(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Limits of one session; reached, its harness gets a clean stop."""
-
-    calls: int | None = None
-    output_tokens: int | None = None
-    context: int | None = None
-    """Prompt and output of one call, in tokens."""
-    seconds: float | None = None
-
-
-class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an opener says of a session."""
-
-    run_id: str | None = None
-    task_id: str | None = None
-    group_id: str | None = None
-    rollout_index: int | None = None
-    purpose: Purpose = Purpose.TRAIN
-    harness: str | None = None
-    harness_version: str | None = None
-    sampling: dict[str, Any] | None = None
-    budgets: Budgets | None = None
-    labels: dict[str, Any] | None = None
-    idempotency_key: str | None = None
-    """The same key gives the same session, also after a restart."""
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a session ended. Without ``reward`` it stays pending for a completed session, and is null for any other;
-    ``reward: null`` declares that there is none."""
-
-    status: SessionStatus = SessionStatus.COMPLETED
-    reward: float | msgspec.UnsetType | None = msgspec.UNSET
-    reward_components: dict[str, float] | None = None
-    reward_author: str | None = None
-    exit_code: int | None = None
-    error: str | None = None
-    grace: float = 5.0
-    """Seconds that running calls may still take."""
-
-
-class Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    reward: float | None
-    reward_components: dict[str, float] | None = None
-    reward_author: str | None = None
-
-
-class Policy(NamedTuple):
-    """The policy as a session finds it."""
-
-    version: int | None = None
-    lineage: str | None = None
-    digest: str | None = None
 
 
 class Full(Unavailable):
@@ -135,6 +81,15 @@ class Live:
             return "seconds"
         return None
 
+    def tokens_left(self) -> int | None:
+        """Output tokens that the next call may have; None without such a budget. A prompt is taken to be no shorter
+        than the longest exchange so far, so a context budget holds for histories that grow."""
+        if self.budgets is None:
+            return None
+        budgets = ((self.budgets.output_tokens, self.output_tokens), (self.budgets.context, self.context))
+        left = [budget - used for budget, used in budgets if budget is not None]
+        return max(1, min(left)) if left else None
+
     def begin(self, call_id: str, task: asyncio.Task[Any]) -> None:
         self.calls += 1
         self.running[call_id] = task
@@ -158,13 +113,14 @@ class Registry:
         self._run_id = run_id
         self._limit = limit
         self._sessions: dict[str, Live] = {}
+        self._open: dict[str, Live] = {}
         self._external: dict[tuple[str | None, str], str] = {}
         """Implicit sessions by (harness, its own session id)."""
         self._finished: list[tuple[int, str]] = []
         self._news = asyncio.Condition()
 
     def __len__(self) -> int:
-        return sum(live.is_open for live in self._sessions.values())
+        return len(self._open)
 
     @property
     def limit(self) -> int:
@@ -173,8 +129,8 @@ class Registry:
     def get(self, session_id: str) -> Live | None:
         return self._sessions.get(session_id)
 
-    def all(self) -> list[Live]:
-        return list(self._sessions.values())
+    def open_ones(self) -> list[Live]:
+        return list(self._open.values())
 
     def restore(self, states: Iterable[Session], calls: Mapping[str, int]) -> None:
         """Sessions of earlier starts, any revisions; ``calls``: how many each has made."""
@@ -208,6 +164,9 @@ class Registry:
         live.idle.set()
         if live.is_open:
             self._recorder.track(live.id)
+            self._open[live.id] = live
+        else:
+            self._open.pop(live.id, None)
         return live
 
     def open(self, spec: SessionSpec, policy: Policy) -> Live:
@@ -284,6 +243,7 @@ class Registry:
                 live.closing = False
                 raise
             live.history = History()
+            self._open.pop(live.id, None)
             self._recorder.retire(live.id)
             self._finished.append((live.record.close_us or 0, live.id))
             async with self._news:

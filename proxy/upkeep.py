@@ -9,7 +9,7 @@ from typing import Final
 
 from forge.proxy.decoding import DecoderProcess
 from forge.proxy.deps import Deps
-from forge.proxy.sessions import Outcome
+from forge.proxy.session_spec import Outcome
 from forge.storage.journal import JournalFull
 from forge.storage.records import SessionStatus
 
@@ -35,7 +35,7 @@ async def upkeep(deps: Deps) -> None:
 async def end_implicit(deps: Deps, idle_s: float) -> None:
     """Nobody closes an implicit session: silence does. It has no reward, and says so."""
     now = time.monotonic()
-    for live in deps.registry.all():
+    for live in deps.registry.open_ones():
         if live.record.implicit and live.is_open and not live.running and now - live.used >= idle_s:
             try:
                 await deps.registry.close(live, Outcome(status=SessionStatus.COMPLETED, reward=None))
@@ -51,10 +51,10 @@ async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:
     deps.pool.open()
     try:
         async with asyncio.timeout(limits.drain_s):
-            for live in deps.registry.all():
+            for live in deps.registry.open_ones():
                 await live.idle.wait()
     except TimeoutError:
-        for live in deps.registry.all():
+        for live in deps.registry.open_ones():
             for task in live.running.values():
                 task.cancel()
             await live.idle.wait()

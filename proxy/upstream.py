@@ -21,6 +21,8 @@ from forge.storage.errors import BadInput
 IDLE_S: Final = 3.0
 """An idle connection is dropped before uvicorn's 5 s would close it under a request of ours."""
 READ_BYTES: Final = 1 << 16
+JSON_BYTES: Final = 16 << 20
+"""Longest answer of a probe or publication that is looked at."""
 
 
 class NotBegun(Exception):
@@ -56,11 +58,8 @@ class Reply:
                 got += chunk
         return bytes(got[:limit])
 
-    def release(self) -> None:
-        """The body was read to its end: the connection may serve the next call."""
-        self._response.release()
-
     def close(self) -> None:
+        """Frees the connection: for the next call if the body was read to its end, else the engine sees it close."""
         self._response.close()
 
 
@@ -68,6 +67,7 @@ class EngineClient:
     """One pool of connections to all policy servers."""
 
     def __init__(self, *, key: str | None, connect_s: float, silence_s: float) -> None:
+        self._key = key.encode() if key is not None else None
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "forge"}
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -107,12 +107,16 @@ class EngineClient:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         return Reply(response.status, kind, response.headers, response)
 
+    def redact(self, text: bytes) -> bytes:
+        """Without our key, which some servers quote in their errors."""
+        return text.replace(self._key, b"[redacted]") if self._key is not None else text
+
     async def json(self, method: str, url: str, payload: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         """For probes and publications: the status and the decoded body (None where it is not JSON)."""
         body = msgspec.json.encode(payload) if payload is not None else None
         reply = await self.send(method, url, body)
         try:
-            text = await reply.body(READ_BYTES << 8)
+            text = await reply.body(JSON_BYTES)
         finally:
             reply.close()
         try:

@@ -86,6 +86,10 @@ class Close(Frame, tag="close", frozen=True, kw_only=True):
     delivered_sha256: str | None = None
     first_byte_us: int | None = None
     end_us: int | None = None
+    replica: str | None = None
+    """The one that answered, where attempts went to more than one."""
+    policy_version_start: int | None = None
+    """What it served when it was asked, where that was not at once."""
     policy_version: int | None = None
     weight_digest: str | None = None
 

@@ -40,55 +40,68 @@ class Durable(StrEnum):
 EXAMPLE = "Example: forge proxy --upstream http://127.0.0.1:8000 --data ./data"
 
 
+Data = Annotated[Path, typer.Option(help="Directory of the journal and the dataset; made if it is not there.")]
+Upstream = Annotated[
+    list[str] | None,
+    typer.Option(help="URL of a policy server; repeat it for more. None: add them by the control plane."),
+]
+Host = Annotated[str, typer.Option(help="Address that harnesses reach.")]
+Port = Annotated[int, typer.Option(help="Port that harnesses reach; 0 takes a free one.")]
+ControlHost = Annotated[str, typer.Option(help="Address of the control plane.")]
+ControlPort = Annotated[int, typer.Option(help="Port of the control plane; 0 takes a free one.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="The control plane's token; made if it is not there. [DATA/control.token]")
+]
+KeyFile = Annotated[Path | None, typer.Option(help="File with the key of the policy servers.")]
+Kind = Annotated[Engine, typer.Option(help="Kind of the policy servers.")]
+Strictness = Annotated[Recording, typer.Option(help="strict refuses a policy server whose calls could not train.")]
+Durability = Annotated[
+    Durable, typer.Option(help="What a reply waits for: process survives kill -9, disk a power cut too.")
+]
+Run = Annotated[str | None, typer.Option(help="Name of the run in the dataset. [proxy-DATE-TIME]")]
+Model = Annotated[str | None, typer.Option(help="Model name to send. [the first one it serves]")]
+Sampling = Annotated[str | None, typer.Option(help='Sampling sent with every call, as JSON: {"temperature": 1.0}.')]
+Implicit = Annotated[
+    bool, typer.Option("--implicit/--no-implicit", help="Record calls without a session key too (loopback only).")
+]
+Decoding = Annotated[
+    bool, typer.Option("--decoder/--no-decoder", help="Turn the journal into Parquet while it is written.")
+]
+Keep = Annotated[str | None, typer.Option(help="Decoded journal to keep, e.g. 4G.")]
+ReadyFile = Annotated[Path | None, typer.Option(help="Write URLs and pid here, as JSON, once it serves.")]
+
+
 def register(app: typer.Typer) -> None:
     @app.command(epilog=EXAMPLE)
     def proxy(
-        data: Annotated[Path, typer.Option(help="Directory of the journal and the dataset; made if it is not there.")],
-        upstream: Annotated[
-            list[str] | None,
-            typer.Option(help="URL of a policy server; repeat it for more. None: add them by the control plane."),
-        ] = None,
-        host: Annotated[str, typer.Option(help="Address that harnesses reach.")] = "127.0.0.1",
-        port: Annotated[int, typer.Option(help="Port that harnesses reach; 0 takes a free one.")] = 8100,
-        control_host: Annotated[str, typer.Option(help="Address of the control plane.")] = "127.0.0.1",
-        control_port: Annotated[int, typer.Option(help="Port of the control plane; 0 takes a free one.")] = 8101,
-        control_token_file: Annotated[
-            Path | None, typer.Option(help="The control plane's token; made if it is not there. [DATA/control.token]")
-        ] = None,
-        upstream_key_file: Annotated[Path | None, typer.Option(help="File with the key of the policy servers.")] = None,
-        engine: Annotated[Engine, typer.Option(help="Kind of the policy servers.")] = Engine.AUTO,
-        record: Annotated[
-            Recording, typer.Option(help="strict refuses a policy server whose calls could not train.")
-        ] = Recording.STRICT,
-        durability: Annotated[
-            Durable, typer.Option(help="What a reply waits for: process survives kill -9, disk a power cut too.")
-        ] = Durable.PROCESS,
-        run: Annotated[str | None, typer.Option(help="Name of the run in the dataset. [proxy-DATE-TIME]")] = None,
-        model: Annotated[str | None, typer.Option(help="Model name to send. [the first one it serves]")] = None,
-        sampling: Annotated[
-            str | None, typer.Option(help='Sampling sent with every call, as JSON: {"temperature": 1.0}.')
-        ] = None,
-        implicit: Annotated[
-            bool,
-            typer.Option("--implicit/--no-implicit", help="Record calls without a session key too (loopback only)."),
-        ] = True,
-        decoder: Annotated[
-            bool, typer.Option("--decoder/--no-decoder", help="Turn the journal into Parquet while it is written.")
-        ] = True,
-        journal_keep: Annotated[str | None, typer.Option(help="Decoded journal to keep, e.g. 4G.")] = None,
-        ready_file: Annotated[
-            Path | None, typer.Option(help="Write URLs and pid here, as JSON, once it serves.")
-        ] = None,
+        data: Data,
+        upstream: Upstream = None,
+        host: Host = "127.0.0.1",
+        port: Port = 8100,
+        control_host: ControlHost = "127.0.0.1",
+        control_port: ControlPort = 8101,
+        control_token_file: TokenFile = None,
+        upstream_key_file: KeyFile = None,
+        engine: Kind = Engine.AUTO,
+        record: Strictness = Recording.STRICT,
+        durability: Durability = Durable.PROCESS,
+        run: Run = None,
+        model: Model = None,
+        sampling: Sampling = None,
+        implicit: Implicit = True,
+        decoder: Decoding = True,
+        journal_keep: Keep = None,
+        ready_file: ReadyFile = None,
     ) -> None:
         """Serve harnesses from policy servers and record every call exactly.
 
         Point a harness's base URL at http://HOST:PORT/v1. Calls without a session key make implicit sessions;
         sessions with keys are opened over the control plane, which needs the token of --control-token-file.
         """
-        from forge.proxy.config import Durability, ProxyConfig, Record
+        from forge.proxy import config as proxy_config
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        config = ProxyConfig(
+        config = proxy_config.ProxyConfig(
             data=data,
             run_id=run or time.strftime("proxy-%Y%m%d-%H%M%S"),
             upstreams=tuple(upstream or ()),
@@ -99,8 +112,8 @@ def register(app: typer.Typer) -> None:
             control_token_file=control_token_file,
             upstream_key_file=upstream_key_file,
             engine=engine.value,
-            record=Record(record.value),
-            durability=Durability(durability.value),
+            record=proxy_config.Record(record.value),
+            durability=proxy_config.Durability(durability.value),
             model=model,
             sampling=_json_object(sampling),
             implicit=implicit,

@@ -211,6 +211,18 @@ async def test_the_pool_grows_drains_and_shrinks(tmp_path: Path) -> None:
     assert replicas == ["", one.url, one.url, one.url, one.url, two.url]
 
 
+async def test_a_call_that_moves_to_another_server_names_the_one_that_answered(tmp_path: Path) -> None:
+    async with ScriptedEngine() as other, serving(tmp_path) as s:
+        await s.control.publish(version=1)
+        await s.control.add_upstream(other.url)
+        await s.engine.refuse()
+        async with s.chat() as answer:
+            assert answer.status == 200
+    (row,) = calls(s.data)
+    assert (row.replica, row.policy_version_start, row.policy_version_end) == (other.url, 0, 0)
+    assert row.trainable
+
+
 def test_a_key_in_an_upstream_url_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="may hold no user"):
         ProxyConfig(data=tmp_path, run_id="r", upstreams=("http://user:secret@host:1",))

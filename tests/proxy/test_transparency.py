@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine import ScriptedEngine, Turn
+from tests.engine import Fault, ScriptedEngine, Turn
 from tests.proxy.serving import USER, serving
 
 QUOTED = 'keys: "token_ids":[1,2], {"prompt_token_ids":[3],"logprobs":null} and \\"token_ids\\":[4]'
@@ -101,6 +101,9 @@ async def test_client_credentials_do_not_reach_the_engine_and_its_own_key_does(t
         url = f"{s.proxy.base_url}/chat/completions"
         async with s.http.post(url, json={"messages": [USER]}, headers=headers) as answer:
             assert answer.status == 200
+        s.engine.script(Turn(fault=Fault(status=401, body='{"error":{"message":"bad key engine-key"}}')))
+        async with s.http.post(url, json={"messages": [USER]}, headers=headers) as answer:
+            assert "bad key [redacted]" in await answer.text()
         sent = s.engine.served[0].headers
         assert sent["Authorization"] == "Bearer engine-key"
         assert "secret" not in str(sent)

@@ -1,0 +1,129 @@
+"""Asking a policy server: which one, how often, and when not again.
+
+A request is sent again only where the engine cannot have begun: a refused connection, or a 429 or 503 before any
+body. Every attempt is kept for the row. Never repeats a generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from forge.proxy.config import Limits
+from forge.proxy.metrics import Metrics
+from forge.proxy.pool import Pool, Replica
+from forge.proxy.recorder import Recording
+from forge.proxy.session_spec import Policy
+from forge.proxy.upstream import BrokeOff, EngineClient, NotBegun, Reply
+
+CHAT_PATH: Final = "/v1/chat/completions"
+AGAIN: Final = (429, 503)
+"""Statuses that say the engine has not begun."""
+ERROR_TEXT: Final = 500
+"""Characters of an engine's error that a row keeps."""
+
+
+class Failed(Exception):
+    """No answer of an engine can be given."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+@dataclass(slots=True, kw_only=True)
+class Asking:
+    """The attempts of one call."""
+
+    replica: Replica | None
+    """The one being asked, or that answered."""
+    recording: Recording
+    pool: Pool
+    client: EngineClient
+    limits: Limits
+    metrics: Metrics
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    policy: Policy = field(default_factory=Policy)
+    """What the replica served when it was asked."""
+
+    async def send(self, body: bytes) -> Reply:
+        """The engine's status and headers; ``end`` must follow. Raises ``Failed``."""
+        why = "no policy server is up"
+        for number in range(self.limits.attempts):
+            if number:
+                await self._again(number)
+            replica = self.replica
+            if replica is None:
+                continue
+            self.recording.attempt = number
+            self._begin(replica)
+            try:
+                reply = await self.client.send("POST", replica.url + CHAT_PATH, body)
+            except NotBegun as error:
+                why = f"the policy server {replica.url} cannot be reached: {error}"
+                self.pool.down(replica, why)
+                self._note(error=why)
+                self.pool.end(replica)
+                continue
+            except BrokeOff as error:
+                self.pool.end(replica)
+                message = f"the policy server {replica.url} broke off before it answered: {error}"
+                raise Failed(502, "upstream_broke_off", message) from error
+            except BaseException:
+                self.pool.end(replica)
+                raise
+            wait = self._wait(reply, number)
+            if wait is None:
+                self._note(status=reply.status)
+                return reply
+            self._note(status=reply.status, error=await self._refused(reply, replica))
+            await asyncio.sleep(wait)
+        raise Failed(503, "policy_unavailable", why)
+
+    def end(self, reply: Reply) -> None:
+        """The answer was read, or is not wanted any more."""
+        reply.close()
+        if self.replica is not None:
+            self.pool.end(self.replica)
+
+    def _begin(self, replica: Replica) -> None:
+        self.pool.begin(replica)
+        self.policy = replica.policy
+
+    async def _refused(self, reply: Reply, replica: Replica) -> str:
+        try:
+            body = self.client.redact(await reply.body(self.limits.error_body_bytes))
+            return body[:ERROR_TEXT].decode(errors="replace")
+        finally:
+            reply.close()
+            self.pool.end(replica)
+
+    async def _again(self, number: int) -> None:
+        """Before another attempt: lets a publication end, and chooses a replica anew."""
+        self.metrics.resent.inc()
+        if self.replica is None or self.attempts[-1].get("status") is None:
+            await asyncio.sleep(self.limits.backoff_s * 2 ** (number - 1))
+        await self.pool.passed(self.limits.hold_s)
+        self.replica = self.pool.pick(self.replica.url if self.replica else None)
+
+    def _wait(self, reply: Reply, number: int) -> float | None:
+        """How long to wait before asking again; None if this answer is the one."""
+        if reply.status not in AGAIN or number == self.limits.attempts - 1:
+            return None
+        stated = reply.headers.get("Retry-After", "")
+        wait = float(stated) if stated.isdigit() else self.limits.backoff_s * 2**number
+        return wait if wait <= self.limits.retry_after_s else None
+
+    def _note(self, *, status: int | None = None, error: str | None = None) -> None:
+        entry: dict[str, Any] = {
+            "replica": self.replica.url if self.replica else "",
+            "at_us": self.recording.recorder.now() - self.recording.opened_us,
+        }
+        if status is not None:
+            entry["status"] = status
+        if error is not None:
+            entry["error"] = error
+        self.attempts.append(entry)

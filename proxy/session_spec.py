@@ -1,0 +1,64 @@
+"""What others say of a session: its opening, its budgets, its end, its reward. The bodies of the control routes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from forge.storage.records import Purpose, SessionStatus
+
+
+class Budgets(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Limits of one session; reached, its harness gets a clean stop."""
+
+    calls: int | None = None
+    output_tokens: int | None = None
+    context: int | None = None
+    """Prompt and output of one call, in tokens."""
+    seconds: float | None = None
+
+
+class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an opener says of a session."""
+
+    run_id: str | None = None
+    task_id: str | None = None
+    group_id: str | None = None
+    rollout_index: int | None = None
+    purpose: Purpose = Purpose.TRAIN
+    harness: str | None = None
+    harness_version: str | None = None
+    sampling: dict[str, Any] | None = None
+    budgets: Budgets | None = None
+    labels: dict[str, Any] | None = None
+    idempotency_key: str | None = None
+    """The same key gives the same session, also after a restart."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a session ended. Without ``reward`` it stays pending for a completed session, and is null for any other;
+    ``reward: null`` declares that there is none."""
+
+    status: SessionStatus = SessionStatus.COMPLETED
+    reward: float | msgspec.UnsetType | None = msgspec.UNSET
+    reward_components: dict[str, float] | None = None
+    reward_author: str | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    grace: float = 5.0
+    """Seconds that running calls may still take."""
+
+
+class Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    reward: float | None
+    reward_components: dict[str, float] | None = None
+    reward_author: str | None = None
+
+
+class Policy(NamedTuple):
+    """The policy as a session finds it."""
+
+    version: int | None = None
+    lineage: str | None = None
+    digest: str | None = None
