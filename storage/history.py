@@ -138,7 +138,7 @@ class History:
         digest = hashlib.blake2b(raw, digest_size=16).digest()
         key = self._keys.get(digest)
         if key is None:
-            key = self._keys[digest] = _normalise(raw)
+            key = self._keys[digest] = _key_of(raw)
         return key
 
 
@@ -149,8 +149,16 @@ def _messages(text: str) -> list[msgspec.Raw]:
         return []
 
 
-def _normalise(raw: bytes) -> Key:
-    message = msgspec.json.decode(raw)
+def _key_of(raw: bytes) -> Key:
+    """Total: what a harness sent may be any JSON, and the row of a refused call is placed too."""
+    try:
+        return _normalise(msgspec.json.decode(raw))
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        digest = hashlib.blake2b(raw, digest_size=16).digest()
+        return Key(digest, digest, assistant=False, thinks=False, text="")
+
+
+def _normalise(message: Any) -> Key:
     if not isinstance(message, dict):
         message = {"content": message}
     role = message.get("role")
@@ -160,7 +168,8 @@ def _normalise(raw: bytes) -> Key:
         thoughts = [_text(message[name]) for name in REASONING_FIELDS if message.get(name)]
         thoughts += [t.strip() for t in THINK.findall(text) if t.strip()]
         text = THINK.sub("", text).strip()
-    spoken = [role, text, [_tool_call(c) for c in message.get("tool_calls") or ()]]
+    calls = message.get("tool_calls")
+    spoken = [role, text, [_tool_call(c) for c in calls] if isinstance(calls, list) else calls or []]
     return Key(_hash([*spoken, thoughts]), _hash(spoken), role == "assistant", bool(thoughts), text)
 
 

@@ -29,7 +29,10 @@ def train(
     lr: Annotated[float, Option(min=0.0, help="AdamW learning rate; the first step moves each weight by it.")] = 1e-5,
     clip_low: Annotated[float, Option(min=0, max=1, help="Below 1 - this, a ratio stops a token's gradient.")] = 0.2,
     clip_high: Annotated[float, Option(min=0, help="Above 1 + this, a ratio stops a token's gradient.")] = 0.28,
-    micro_tokens: Annotated[int, Option(min=1, help="Tokens of a forward pass; bounds memory, not the result.")] = 4096,
+    micro_tokens: Annotated[
+        int | None,
+        Option(min=1, help="Tokens of a forward pass; bounds memory only. Default: by device."),
+    ] = None,
     group_std: Annotated[bool, Option(help="Divide advantages by their group's standard deviation.")] = True,
     max_staleness: Annotated[
         int, Option(min=-1, help="Leave out samples of weights more versions older than this; -1 takes all.")

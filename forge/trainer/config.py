@@ -14,8 +14,8 @@ class Hyper:
     """AdamW's; its first step moves every weight by about this much, whatever the gradient's size."""
     clip_low: float = 0.2
     clip_high: float = 0.28
-    micro_tokens: int = 4096
-    """Tokens of one forward pass, padding included; a longer row stands alone."""
+    micro_tokens: int | None = None
+    """Tokens of one forward pass, padding included; a longer row stands alone. None: as suits the device."""
     max_grad_norm: float = 1.0
     seed: int = 0
 

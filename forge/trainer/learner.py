@@ -24,6 +24,9 @@ from forge.trainer.loss import clipped_policy_loss, token_log_probs
 
 HEAD_TOLERANCE: Final = 1e-4
 """How far our own log probs may lie from those of the model's whole forward pass."""
+MICRO_TOKENS: Final = {"cpu": 1, "cuda": 16_384}
+"""By device. On a CPU one row at a time takes a third of the wall time and two thirds of the CPU time of four rows at
+once (measured: SmolLM2-135M, 4 x 300 tokens, 2 cores)."""
 NOT_COPIED: Final = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.pth", "config.json")
 """Weights and the config are written anew; tokenizer, chat template and the rest are the base model's."""
 
@@ -38,6 +41,7 @@ class Learner:
         self._base = Path(model_dir)
         self._hyper = hyper
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._rows_done = 0
 
     def load(self) -> str:
         """Loads the model; gives the device it is on."""
@@ -64,8 +68,8 @@ class Learner:
 
     def backward(self, rows: Sequence[Row]) -> tuple[float, _Seen]:
         """Adds the batch loss's gradient to the parameters, micro-batch by micro-batch."""
-        total, seen = 0.0, _Seen()
-        for batch in micro_batches(rows, self._hyper.micro_tokens):
+        total, seen, self._rows_done = 0.0, _Seen(), 0
+        for batch in micro_batches(rows, self._hyper.micro_tokens or MICRO_TOKENS[self._device.type]):
             log_probs, old = self.log_probs(batch), self._spread(batch, "old_log_probs")
             advantages, weights = self._each(batch, "advantage"), self._each(batch, "weight")
             out = clipped_policy_loss(
@@ -74,6 +78,7 @@ class Learner:
             loss = (out.per_token * weights).sum()
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
+            self._rows_done += len(batch)
             seen.add(out.ratio, out.clipped_low, out.clipped_high, (log_probs.detach() - old).abs())
         return total, seen
 
@@ -85,6 +90,10 @@ class Learner:
         before = torch.cat([hidden[i, places - 1] for i, places in enumerate(at)])
         targets = torch.cat([ids[i, places] for i, places in enumerate(at)])
         return token_log_probs(before, targets, self._each(batch, "temperature"), self._head())
+
+    def rows_done(self) -> int:
+        """Rows that the running step has seen; asked from another thread."""
+        return self._rows_done
 
     def save(self, path: str) -> None:
         """The weights and everything else of the model's directory."""

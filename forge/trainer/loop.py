@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from forge.storage.errors import BadInput, Untrainable
 from forge.storage.records import Sample
 from forge.trainer import advantage
 from forge.trainer.advantage import Left, Selection
-from forge.trainer.batch import rows_of
+from forge.trainer.batch import Row, rows_of
 from forge.trainer.cluster import cluster
 from forge.trainer.config import StepStats, TrainConfig
 from forge.trainer.metrics import Metrics
@@ -71,14 +72,7 @@ def train(config: TrainConfig, say: Say) -> TrainReport:
     with Metrics(out) as metrics, cluster(config.ray):
         learner = RemoteLearner(base.path, config.hyper)
         say(f"model      {base.path}, version {base.version}, on {learner.load()}")
-        steps = []
-        for number in range(1, config.steps + 1):
-            stats = learner.step(rows)
-            steps.append(stats)
-            metrics.write(number, base.version, chosen, stats)
-            say(_line(number, config.steps, stats))
-            if number == 1 and stats.delta_log_prob_mean > DRIFT_LIMIT and not any(chosen.staleness):
-                say("warning    recorded log probs are far from these weights': did another model sample these?")
+        steps = _steps(config, learner, rows, base.version, chosen, metrics, say)
         path = weights.publish(config.data, version, learner.save, base.lineage)
     published = weights.current(config.data)
     assert published is not None
@@ -87,6 +81,31 @@ def train(config: TrainConfig, say: Say) -> TrainReport:
         asyncio.run(announce(config.control, token, published))
         say(f"serving    version {version} through {config.control}")
     return TrainReport(base, version, path, published.digest, chosen, steps, metrics.path)
+
+
+def _steps(
+    config: TrainConfig,
+    learner: RemoteLearner,
+    rows: list[Row],
+    version: int,
+    chosen: Selection,
+    metrics: Metrics,
+    say: Say,
+) -> list[StepStats]:
+    steps: list[StepStats] = []
+    for number in range(1, config.steps + 1):
+        name = f"step {number}/{config.steps}"
+        stats = learner.step(rows, partial(_tell, say, name, len(rows)))
+        steps.append(stats)
+        metrics.write(number, version, chosen, stats)
+        say(f"{name}   {_line(stats)}")
+        if number == 1 and stats.delta_log_prob_mean > DRIFT_LIMIT and not any(chosen.staleness):
+            say("warning    recorded log probs are far from these weights': did another model sample these?")
+    return steps
+
+
+def _tell(say: Say, name: str, count: int, done: int) -> None:
+    say(f"{name}   {done} of {count} rows seen")
 
 
 def read_samples(config: TrainConfig) -> list[Sample]:
@@ -158,9 +177,9 @@ def _base(config: TrainConfig, samples: list[Sample], say: Say) -> Base:
     return Base(current.path if current else ensure_model(tell=say), served, lineage)
 
 
-def _line(number: int, count: int, stats: StepStats) -> str:
+def _line(stats: StepStats) -> str:
     return (
-        f"step {number}/{count}   loss {stats.loss:+.5f}, gradient {stats.grad_norm:.4f}, "
+        f"loss {stats.loss:+.5f}, gradient {stats.grad_norm:.4f}, "
         f"ratio {stats.ratio_mean:.4f} (max {stats.ratio_max:.3f}), "
         f"clipped {stats.clip_low_fraction:.1%} low {stats.clip_high_fraction:.1%} high, "
         f"recorded log probs off by {stats.delta_log_prob_mean:.1e} (max {stats.delta_log_prob_max:.1e})"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from forge.storage.errors import ForgeError, Unavailable
 from forge.trainer.batch import Row
 from forge.trainer.config import Hyper, StepStats
+
+TELL_S: Final = 10.0
 
 
 class RemoteLearner:
@@ -19,13 +21,22 @@ class RemoteLearner:
         from forge.trainer.learner import Learner
 
         gpus = min(1.0, ray.cluster_resources().get("GPU", 0.0))
-        self.actor = ray.remote(Learner).options(num_cpus=1, num_gpus=gpus).remote(str(model), hyper)
+        # The second thread answers how far a step has come.
+        options = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": 2}
+        self.actor = ray.remote(Learner).options(**options).remote(str(model), hyper)
 
     def load(self) -> str:
         return str(self._call("load"))
 
-    def step(self, rows: list[Row]) -> StepStats:
-        stats = self._call("step", rows)
+    def step(self, rows: list[Row], tell: Callable[[int], None]) -> StepStats:
+        """One step; ``tell`` hears every few seconds how many rows it has seen."""
+        import ray
+
+        with _ray_errors():
+            running = self.actor.step.remote(rows)
+            while not ray.wait([running], timeout=TELL_S)[0]:
+                tell(ray.get(self.actor.rows_done.remote()))
+            stats = ray.get(running)
         assert isinstance(stats, StepStats)
         return stats
 
