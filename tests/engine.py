@@ -49,7 +49,6 @@ class ScriptedEngine:
         self.digest_of: Callable[[str], str] = lambda path: f"digest-of-{path}"
         self.resumed = asyncio.Event()
         self.resumed.set()
-        self.abort = asyncio.Event()
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -114,9 +113,9 @@ class ScriptedEngine:
         if path == "/pause":
             self.resumed.clear()
             if query.get("mode") == "abort":
-                self.abort.set()
+                for served in self.served:
+                    served.aborted.set()
         elif path == "/resume":
-            self.abort.clear()
             self.resumed.set()
         elif path == "/update_weight_version":
             self.weight_version = str(payload["new_version"])
@@ -298,8 +297,7 @@ class ScriptedEngine:
         prompt = served.prompt_ids if asked else None
         yield _event(head | {"choices": [role], "prompt_token_ids": prompt, "prompt_text": None})
         for chunk in chunks:
-            await gate.passed()
-            if self.abort.is_set():
+            if not await gate.passed_before(served.aborted):
                 yield _event(head | {"choices": [_choice({}, finish="abort")]})
                 break
             if chunk.finish is not None and served.turn.fault.no_finish:
@@ -320,8 +318,7 @@ class ScriptedEngine:
         finish: str | None = None
         gate = served.turn.gate or self.gate
         for chunk in chunks:
-            await gate.passed()
-            if self.abort.is_set():
+            if not await gate.passed_before(served.aborted):
                 finish = "abort"
                 break
             self._emit(served, chunk.ids)

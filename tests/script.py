@@ -72,6 +72,16 @@ class Gate:
         if self._open.is_set():
             self._permits.release()
 
+    async def passed_before(self, stop: asyncio.Event) -> bool:
+        """True once a chunk may go out; False if ``stop`` was set before."""
+        waits = [asyncio.ensure_future(self.passed()), asyncio.ensure_future(stop.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return not stop.is_set()
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -130,6 +140,8 @@ class Served:
     log_probs: list[float] = field(default_factory=list)
     answer: bytearray = field(default_factory=bytearray)
     status: int = 0
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by a pause that aborts."""
     ended: bool = False
     """The whole answer was written."""
     client_left: asyncio.Event = field(default_factory=asyncio.Event)

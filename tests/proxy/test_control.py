@@ -19,7 +19,7 @@ from forge.storage import rows
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.frames import Cut, SessionFrame
 from tests.engine import Gate, Turn
-from tests.proxy.serving import QUICK, USER, Serving, serving
+from tests.proxy.serving import QUICK, USER, WAIT_S, Serving, serving
 
 CONTROL_ROUTES = [
     ("POST", "/sessions"),
@@ -158,8 +158,11 @@ async def test_close_waits_for_running_calls_and_then_cuts_them_off(tmp_path: Pa
         calls = [asyncio.ensure_future(turn(s, t, stream=True)) for t in (one, two)]
         await s.opened(2)
         waiting = asyncio.ensure_future(s.control.close_session(one.session_id, reward=1.0, grace=10))
-        while s.proxy.deps.registry.get(one.session_id).is_open:  # type: ignore[union-attr]
-            await asyncio.sleep(0.005)
+        live = s.proxy.deps.registry.get(one.session_id)
+        assert live is not None
+        async with asyncio.timeout(WAIT_S):
+            while live.is_open:
+                await asyncio.sleep(0.005)
         async with s.chat(key=one.api_key) as answer:
             assert answer.status == 409, "new calls are refused at once"
         gate.open()

@@ -209,11 +209,7 @@ async def test_what_the_engine_did_not_give_is_null_with_a_reason(
 @STREAM
 async def test_an_aborted_generation_is_an_error_to_retry_and_an_aborted_row(tmp_path: Path, stream: bool) -> None:
     async with serving(tmp_path) as s:
-        s.engine.gate.shut()
-        s.engine.script(Turn("one two three"))
-        s.engine.gate.release(2)
-        s.engine.abort.set()
-        s.engine.gate.open()
+        s.engine.script(Turn("one two three", finish="abort"))
         async with s.chat(stream=stream) as answer:
             assert answer.status == (200 if stream else 503)
             assert "generation_aborted" in await answer.text()
