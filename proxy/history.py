@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from forge.proxy.splice import UNREADABLE
+
 VOLATILE: Final = frozenset(
     {"stream", "stream_options", "client_metadata", "metadata", "user", "prompt_cache_key", "store", "seed"}
 )
@@ -44,7 +46,7 @@ def fingerprint(body: bytes) -> Fingerprint | None:
         if raw is None:
             return None
         items = _items.decode(raw) if bytes(raw).startswith(b"[") else [raw]
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     prefixes: list[bytes] = []
     link = b""

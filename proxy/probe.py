@@ -80,6 +80,7 @@ async def identify(client: EngineClient, url: str, name: str) -> tuple[Engine, A
         engine_version=version.get("version"),
         weight_version=int(stated) if stated.isdigit() else None,
         weight_digest=weights.get("weight_digest"),
+        weight_lineage=weights.get("weight_lineage"),
         weight_update=bool(weights),
     )
 

@@ -69,6 +69,8 @@ async def _look(deps: Deps, replica: Replica) -> None:
 def _policy(found: Abilities, url: str, remembered: Mapping[str, Policy]) -> Policy:
     """What the server says it serves; the lineage from what was published here, to this server or of that digest."""
     version = FIRST_VERSION if found.weight_version is None else found.weight_version
+    if found.weight_lineage is not None:
+        return Policy(version, found.weight_lineage, found.weight_digest)
     own = remembered.get(url)
     if own is not None and own.version == version and found.weight_digest in (None, own.digest):
         return own

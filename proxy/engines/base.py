@@ -113,6 +113,7 @@ class Abilities:
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     weight_version: int | None = None
     weight_digest: str | None = None
+    weight_lineage: str | None = None
     template_hash: str | None = None
     tokenizer_hash: str | None = None
 

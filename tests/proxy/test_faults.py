@@ -16,6 +16,8 @@ from tests.proxy.serving import QUICK, USER, calls, events, serving
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 DIALECT = pytest.mark.parametrize("dialect", ["chat", "responses"])
 
+DEEP = b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
 
 def request(dialect: str, stream: bool) -> tuple[str, dict[str, Any]]:
     if dialect == "chat":
@@ -220,9 +222,9 @@ async def test_an_aborted_generation_is_an_error_to_retry_and_an_aborted_row(tmp
 async def test_malformed_requests_are_refused_and_are_no_calls(tmp_path: Path) -> None:
     async with serving(tmp_path) as s:
         for path in ("/chat/completions", "/responses"):
-            for body in (b"", b"[]", b"{", b'"x"', b"\xff", b"null"):
+            for body in (b"", b"[]", b"{", b'"x"', b"\xff", b"null", DEEP):
                 async with s.http.post(s.proxy.base_url + path, data=body) as answer:
-                    assert answer.status == 400, (path, body)
+                    assert answer.status == 400, (path, body[:40])
                     assert (await answer.json())["error"]["message"]
         assert not s.frames(Open)
         assert not s.engine.served
