@@ -67,7 +67,7 @@ def train(config: TrainConfig, say: Say) -> TrainReport:
         raise Untrainable(f"nothing to learn from: {account(chosen)}", _hint(chosen))
     rows = rows_of(chosen)
     say(f"samples    {account(chosen)}")
-    version = base.version + 1
+    version = _next_version(config.data, base.version)
     out = config.out or config.data / "train" / str(version)
     with Metrics(out) as metrics, cluster(config.ray):
         learner = RemoteLearner(base.path, config.hyper)
@@ -81,6 +81,12 @@ def train(config: TrainConfig, say: Say) -> TrainReport:
         asyncio.run(announce(config.control, token, published))
         say(f"serving    version {version} through {config.control}")
     return TrainReport(base, version, path, published.digest, chosen, steps, metrics.path)
+
+
+def _next_version(data: Path, version: int) -> int:
+    """Above every directory there is: a run that died before it moved CURRENT leaves one that nobody may reuse."""
+    taken = [int(path.name) for path in (data / "policy").glob("*") if path.name.isdecimal()]
+    return 1 + max(version, *taken, 0)
 
 
 def _steps(

@@ -68,15 +68,16 @@ def forge_train(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.ray
 def test_two_steps_end_in_published_weights(tmp_path: Path, tiny_model: Path, samples: list[Sample]) -> None:
     write(tmp_path, samples)
+    (tmp_path / "policy" / "1").mkdir(parents=True)  # left by a run that died before it moved CURRENT
     done = forge_train(tmp_path, "--model", str(tiny_model), "--steps", "2", "--lr", "1e-3")
     assert done.returncode == 0, done.stderr
     assert "1 no_spread groups" in done.stdout
     published = weights.current(tmp_path)
     assert published is not None
-    assert published.version == 1
+    assert published.version == 2
     assert published.digest == weights.weight_digest(published.path) != weights.weight_digest(tiny_model)
     assert (published.path / "chat_template.jinja").exists()
-    lines = [json.loads(line) for line in (tmp_path / "train/1/metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "train/2/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     first = lines[0]
     assert first["delta_log_prob_max"] < 1e-5
