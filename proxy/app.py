@@ -69,8 +69,8 @@ class Running:
             "pid": os.getpid(),
             "base_url": self.base_url,
             "control_url": self.control_url,
-            "control_token_file": str(self.control_token_file),
-            "data": str(config.data),
+            "control_token_file": str(self.control_token_file.resolve()),
+            "data": str(config.data.resolve()),
             "run_id": config.run_id,
         }
 
