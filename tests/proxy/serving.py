@@ -14,10 +14,10 @@ import aiohttp
 
 from forge.client import ControlClient
 from forge.proxy.app import Running, serve
+from forge.proxy.assembly import Assembly
 from forge.proxy.config import Limits, ProxyConfig, Record
-from forge.proxy.decoder import Decoder
-from forge.storage.dataset import Dataset
-from forge.storage.frames import AnyFrame, Close, Open
+from forge.proxy.decode import decode_call
+from forge.storage.frames import AnyFrame, Close, Cut, Open
 from forge.storage.journal import Entry, JournalReader, journal_dir
 from forge.storage.records import Call
 from tests.engine import ScriptedEngine
@@ -81,13 +81,18 @@ def entries(data: Path, writer: int = 0) -> list[Entry]:
 
 
 def calls(data: Path) -> list[Call]:
-    """The dataset's calls, decoded now."""
-    decoder = Decoder(data)
-    try:
-        decoder.catch_up()
-    finally:
-        decoder.close()
-    return sorted(Dataset(data).calls(), key=lambda call: call.seq)
+    """The rows that the journal's frames make, without their places in the tree."""
+    assembly, found = Assembly(0), entries(data)
+    end = found[-1]
+    found.append(Entry(end.end, end.end, Cut(number=0, wall_us=0), b""))
+    bounds = [bound for entry in found if (bound := assembly.feed(entry)) is not None]
+    rows = [
+        row
+        for bound in bounds
+        for call in bound.calls
+        for row in decode_call(call.open, call.request, call.sent, call.answer, call.close)
+    ]
+    return sorted(rows, key=lambda row: row.seq)
 
 
 @asynccontextmanager
