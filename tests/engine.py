@@ -168,8 +168,7 @@ class ScriptedEngine:
         if fault.mute:
             await asyncio.Event().wait()
         served.status = fault.status or 200
-        refused = self._refusal(served, fault)
-        if refused is not None:
+        if (refused := self._refusal(served, fault)) is not None:
             served.answer += refused.body if isinstance(refused.body, bytes) else b""
             return refused
         chunks = list(self._chunks(served))
