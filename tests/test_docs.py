@@ -8,8 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import typer
 import typer.main
-from click import Context
 
 from forge.cli import build
 from forge.storage import columns, records
@@ -69,7 +69,7 @@ def test_every_command_and_option_in_the_docs_exists() -> None:
     for page in PAGES:
         for line in re.findall(r"(?:^|`|\$ )forge ([^`#\n]+)", page.read_text(), re.MULTILINE):
             command, words = root, line.split("|")[0].split()
-            context = Context(command)
+            context = typer.Context(command)
             while words and hasattr(command, "commands"):
                 assert words[0] in command.commands or words[0].startswith("-"), f"{page.name}: forge {line}"
                 if words[0].startswith("-"):

@@ -18,8 +18,7 @@ from forge.proxy.decoder import Decoder
 from forge.storage.catalog import Catalog
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput
-
-from .frames_kit import Kit, story
+from tests.storage.frames_kit import Kit, story
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 

@@ -21,8 +21,7 @@ from forge.storage.dataset import Dataset
 from forge.storage.errors import Unavailable
 from forge.storage.journal import journal_dir, segment_path, segments
 from forge.storage.records import Call
-
-from .frames_kit import Kit, Turn, story
+from tests.storage.frames_kit import Kit, Turn, story
 
 Snapshot = dict[str, list[dict[str, Any]]]
 

@@ -15,8 +15,8 @@ import pytest
 from forge.proxy.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.journal import journal_dir, segment_path
+from tests.storage.frames_kit import Kit, story
 
-from .frames_kit import Kit, story
 from .test_decoder import check, decode, snapshot
 
 

@@ -9,8 +9,7 @@ import duckdb
 from forge.proxy.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.sql import views
-
-from .frames_kit import Kit, story
+from tests.storage.frames_kit import Kit, story
 
 
 def test_views_give_whole_prompts_and_latest_sessions(tmp_path: Path) -> None:

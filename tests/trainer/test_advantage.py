@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from forge.trainer.advantage import Selection, group_advantages, select
-
-from .conftest import MakeSample
+from tests.trainer.conftest import MakeSample
 
 
 def choose(samples: list[Any], **changes: Any) -> Selection:

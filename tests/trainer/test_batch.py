@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from forge.storage.errors import Untrainable
 from forge.trainer.advantage import select
 from forge.trainer.batch import Row, check, micro_batches, padded, rows_of
-
-from .conftest import MakeSample
+from tests.trainer.conftest import MakeSample
 
 
 def batch(samples: list[Any]) -> list[Row]:

@@ -17,8 +17,7 @@ from forge.trainer.advantage import select  # noqa: E402
 from forge.trainer.batch import Row, rows_of  # noqa: E402
 from forge.trainer.config import Hyper  # noqa: E402
 from forge.trainer.learner import Learner  # noqa: E402
-
-from .conftest import MakeSample  # noqa: E402
+from tests.trainer.conftest import MakeSample  # noqa: E402
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 

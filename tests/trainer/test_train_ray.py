@@ -19,8 +19,7 @@ from forge.policy import weights  # noqa: E402
 from forge.storage.errors import Exit  # noqa: E402
 from forge.storage.parts import run_dir, table_dir, write_part  # noqa: E402
 from forge.storage.records import Sample, Session  # noqa: E402
-
-from .conftest import MakeSample  # noqa: E402
+from tests.trainer.conftest import MakeSample  # noqa: E402
 
 TIMEOUT_S = 240
 
