@@ -22,8 +22,7 @@ from forge.storage import checkpoint
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput
 from tests.storage.frames_kit import Kit, story
-
-from .test_decoder import check
+from tests.storage.test_decoder import check
 
 DEADLINE_S = 60.0
 

@@ -16,8 +16,7 @@ from forge.proxy.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.journal import journal_dir, segment_path
 from tests.storage.frames_kit import Kit, story
-
-from .test_decoder import check, decode, snapshot
+from tests.storage.test_decoder import check, decode, snapshot
 
 
 def test_readers_see_whole_files_while_the_decoder_writes(tmp_path: Path) -> None:
