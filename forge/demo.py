@@ -29,7 +29,7 @@ from forge.trainer.config import Hyper, TrainConfig
 PROMPT: Final = "Say in one plain sentence what the weather is like on a sunny day."
 GRADER: Final = Grader(python="forge.demo_grader:plain_words")
 MAX_TOKENS: Final = 40
-LEARNING_RATE: Final = 1e-5
+LEARNING_RATE: Final = 2e-6
 DECODER_S: Final = 60.0
 
 

@@ -29,10 +29,9 @@ def demo(
     """
     import tempfile
 
-    from rich.console import Console
-
     from forge.adapters.harnesses import find
     from forge.demo import check, run_demo, summary, table
+    from forge.overview import console as make_console
     from forge.progress import Progress
     from forge.run_config import RunConfig
     from forge.runners import find as find_runner
@@ -40,7 +39,7 @@ def demo(
     folder = data.absolute() if data else Path(tempfile.mkdtemp(prefix="forge-demo-data-"))
     if (folder / "journal").exists():
         raise BadInput(f"{folder} holds a dataset already", "name a new folder with --data")
-    console = Console()
+    console = make_console()
     config = RunConfig(
         adapter=find(harness), tasks=(), runner=find_runner("local"), data=folder, run_id="demo", group_size=group_size
     )
