@@ -127,10 +127,10 @@ def summary(outcome: Outcome, harness: str, data: Path) -> str:
     first, second = outcome.rounds
     tokens = sum(int(s.response_mask.sum()) for s in Dataset(data).samples("before"))
     return (
-        f"{harness} ran {len(first.report.sessions)} sessions on the model as it comes. Each call was recorded with its "
-        "token ids, log probabilities and policy version. "
+        f"{harness} ran {len(first.report.sessions)} sessions on the model as it comes. Each call was recorded with "
+        "its token ids, log probabilities and policy version. "
         f"A trainer on Ray took one step from {tokens} sampled tokens and published version {outcome.version} "
-        f"(digest {outcome.digest[:12]}) to the running server; {harness} ran {len(second.report.sessions)} sessions on "
-        "it. One step on a 135M model shows that the line is closed, not that anything was learned.\n\n"
+        f"(digest {outcome.digest[:12]}) to the running server; {harness} ran {len(second.report.sessions)} sessions "
+        "on it. One step on a 135M model shows that the line is closed, not that anything was learned.\n\n"
         f"The dataset is in {data}. Look at it: forge sessions --data {data}"
     )
