@@ -30,8 +30,8 @@ demo: setup  ## Run the main job: harness, policy, dataset, one training step, n
 test: setup lint  ## Pass all tests but vLLM's
 	$(BIN)/pytest -m "not vllm"
 
-unit: setup  ## The fast tests alone: no model, no Ray, no real harness
-	$(BIN)/pytest -m "not (model or ray or harness or vllm)"
+unit: setup  ## The fast tests alone: no model, no Ray, no real harness, no process of ours
+	$(BIN)/pytest -m "not (model or ray or harness or process or vllm)"
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ from forge.proxy.config import Limits, ProxyConfig, Record
 from forge.proxy.engines.base import Abilities
 from forge.proxy.pool import Replica
 from forge.runners import find as find_runner
-from forge.stack import embedded_policy
+from forge.stack import embedded_policy, reached
 from forge.storage.errors import ForgeError
 
 START_S: Final = 15.0
@@ -80,6 +80,7 @@ async def policy(url: str | None, key_file: Path | None, say: Callable[[str], No
         if url is None:
             say("starting the embedded policy server")
             url, key_file = await embedded_policy(scratch, scratch / "policy.log", scratch, stack)
+        await reached(url)
         config = ProxyConfig(
             data=scratch / "data",
             run_id="doctor",

@@ -47,7 +47,7 @@ async def serving(config: RunConfig, scratch: Path, say: Callable[[str], None]) 
     async with AsyncExitStack() as started:
         upstream, key_file = config.policy, None
         if upstream is not None:
-            await _reached(upstream)
+            await reached(upstream)
         else:
             say("starting the embedded policy server")
             upstream, key_file = await embedded_policy(config.data, config.kept / "policy.log", scratch, started)
@@ -56,8 +56,8 @@ async def serving(config: RunConfig, scratch: Path, say: Callable[[str], None]) 
         say("stopping: the decoder finishes the dataset")
 
 
-async def _reached(policy: str) -> None:
-    """The proxy would wait minutes for a policy server to come up; a wrong URL is told at once."""
+async def reached(policy: str) -> None:
+    """Raises ``Unavailable`` if nobody answers: the proxy itself would wait minutes for a server to come up."""
     parts = urlsplit(check_upstream(policy))
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

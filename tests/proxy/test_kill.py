@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from forge.client import ControlClient
 from forge.proxy.call import CALL_HEADER
@@ -22,6 +23,8 @@ from forge.storage.dataset import Dataset
 from forge.storage.records import Call
 from tests.engine import ScriptedEngine, Turn
 from tests.proxy.process import ProxyProcess, proxy_process
+
+pytestmark = pytest.mark.process
 
 CYCLES = int(os.environ.get("FORGE_KILL_CYCLES", "3"))
 CLIENTS = 6

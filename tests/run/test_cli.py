@@ -18,6 +18,8 @@ from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Exit
 from tests.engine import ScriptedEngine, Turn
 
+pytestmark = pytest.mark.process
+
 REPOSITORY = Path(__file__).parents[2]
 DRIVER = """
 import sys

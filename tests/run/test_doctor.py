@@ -11,6 +11,8 @@ from forge.storage.errors import Exit
 from tests.engine import ScriptedEngine
 from tests.proxy.process import run_to_end
 
+pytestmark = pytest.mark.process
+
 DOCTOR = [sys.executable, "-m", "forge", "doctor"]
 
 

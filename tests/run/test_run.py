@@ -30,7 +30,7 @@ from forge.tasks import Grader, Task
 from tests.engine import Fault, ScriptedEngine, Turn
 from tests.run.fake import FakeHarness, Seen
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
 TASK = Task(id="hello", prompt="say hi", grader=Grader(command="test -e made"))
 WORKS = "print(call()); pathlib.Path('made').touch()"

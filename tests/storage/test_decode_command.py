@@ -24,6 +24,8 @@ from forge.storage.errors import BadInput
 from tests.storage.frames_kit import Kit, story
 from tests.storage.test_decoder import check
 
+pytestmark = pytest.mark.process
+
 DEADLINE_S = 60.0
 
 

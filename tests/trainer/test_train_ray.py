@@ -21,6 +21,8 @@ from forge.storage.parts import run_dir, table_dir, write_part  # noqa: E402
 from forge.storage.records import Sample, Session  # noqa: E402
 from tests.trainer.conftest import MakeSample  # noqa: E402
 
+pytestmark = pytest.mark.process
+
 TIMEOUT_S = 240
 
 
