@@ -17,7 +17,6 @@ import venv
 from pathlib import Path
 
 from forge.policy.model import ensure_model
-from forge.policy.template import TEMPLATE_FILE
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv-vllm"
@@ -51,7 +50,7 @@ def command(python: Path, model: Path, port: int) -> list[str]:
         *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
         *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "policy", "--dtype", "float32"),
         *("--max-model-len", "8192", "--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-        *("--chat-template", str(TEMPLATE_FILE), "--logprobs-mode", "processed_logprobs"),
+        *("--chat-template", str(model / "chat_template.jinja"), "--logprobs-mode", "processed_logprobs"),
         *("--generation-config", "vllm"),
     ]
 
@@ -71,7 +70,7 @@ def wait_until_up(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 def main(args: list[str]) -> int:
     if args[:1] != ["--"] or not args[1:]:
         sys.exit(f"usage: {sys.argv[0]} -- COMMAND")
-    model = ensure_model("SmolLM2-135M-Instruct")
+    model = ensure_model()
     python = environment()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
