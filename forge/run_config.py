@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from forge.adapters.harnesses.base import HarnessAdapter
 from forge.runners.base import Runner
 from forge.storage.errors import BadInput
+from forge.storage.names import check_name
 from forge.storage.records import Purpose
 from forge.tasks import Task
 
@@ -57,6 +58,7 @@ class RunConfig:
     """A folder in which Python graders are looked for too."""
 
     def __post_init__(self) -> None:
+        check_name("the run", self.run_id)
         for name, least in (("group size", self.group_size), ("concurrency", self.concurrency)):
             if least < 1:
                 raise BadInput(f"the {name} is {least}", "give at least 1")

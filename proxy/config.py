@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from forge.storage.errors import BadInput
+from forge.storage.names import check_name
 
 TOKEN_FILE: Final = "control.token"
 
@@ -101,6 +102,7 @@ class ProxyConfig:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
+        check_name("the run", self.run_id)
         for url in self.upstreams:
             check_upstream(url)
         if not is_loopback(self.control_host) and self.control_token_file is None:

@@ -23,6 +23,7 @@ from forge.proxy.sessions import Full, Live
 from forge.proxy.wire import ARROW, arrow, encode, error, reply
 from forge.storage.errors import BadInput, ForgeError, Unavailable
 from forge.storage.journal import JournalFull
+from forge.storage.names import check_name
 from forge.storage.records import Call
 from forge.storage.samples import samples_of
 
@@ -93,6 +94,8 @@ class ControlPlane:
         idempotency_key = request.headers.get("Idempotency-Key")
         if idempotency_key:
             spec = msgspec.structs.replace(spec, idempotency_key=idempotency_key)
+        if spec.run_id is not None:
+            check_name("the run_id", spec.run_id)
         if self._deps.draining:
             raise Unavailable("this proxy is stopping", "use another one")
         live = self._deps.registry.open(spec, self._deps.policy())

@@ -79,6 +79,15 @@ class Dataset:
             yield data
 
 
+def existing(data: Path) -> Path:
+    """``data`` as it is. Raises ``BadInput`` if nothing was ever recorded there."""
+    if not any((data / part).is_dir() for part in ("journal", "calls", "sessions", "samples")):
+        raise BadInput(
+            f"{data} is no data directory: it has no journal", "name one with --data, or record: forge run --help"
+        )
+    return data
+
+
 def note_recipe(data: Path, recipe: Recipe) -> None:
     """Writes the recipe beside its set. Raises ``BadInput`` if another recipe of that name made the rows there."""
     path = table_dir(data, "samples", recipe.name) / RECIPE_FILE

@@ -25,7 +25,9 @@ def size_in_bytes(text: str) -> int:
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: forge decode --data ./data --once")
     def decode(
-        data: Annotated[Path, typer.Option(help="Data directory of a proxy.", exists=True, file_okay=False)],
+        data: Annotated[Path, typer.Option(help="Data directory of a proxy.", exists=True, file_okay=False)] = Path(
+            "data"
+        ),
         once: bool = typer.Option(
             False, help="Decode what is there and end. Calls that a dead proxy left open become interrupted rows."
         ),

@@ -74,7 +74,7 @@ ReadyFile = Annotated[Path | None, typer.Option(help="Write URLs and pid here, a
 def register(app: typer.Typer) -> None:
     @app.command(epilog=EXAMPLE)
     def proxy(
-        data: Data,
+        data: Data = Path("data"),
         upstream: Upstream = None,
         host: Host = "127.0.0.1",
         port: Port = 8100,

@@ -28,7 +28,7 @@ def sessions(
     Example: forge sessions --data data --run hello
     """
     from forge.overview import console, count, sessions_table
-    from forge.storage.dataset import Dataset
+    from forge.storage.dataset import Dataset, existing
 
     dataset = Dataset(existing(data))
     found = dataset.sessions(run or None)
@@ -51,7 +51,7 @@ def show(
     Example: forge show s01j --data data
     """
     from forge.overview import console, session_tree
-    from forge.storage.dataset import Dataset
+    from forge.storage.dataset import Dataset, existing
 
     dataset = Dataset(existing(data))
     found = [s for s in dataset.sessions() if s.session_id.startswith(session)]
@@ -59,11 +59,3 @@ def show(
         what = "no session begins" if not found else f"{len(found)} sessions begin"
         raise BadInput(f"{what} with {session!r} in {data}", f"forge sessions --data {data} lists them")
     console().print(session_tree(found[0], list(dataset.calls(found[0].run_id, found[0].session_id))))
-
-
-def existing(data: Path) -> Path:
-    if not (data / "journal").is_dir():
-        raise BadInput(
-            f"{data} is no data directory: it has no journal", "name one with --data, or record one: forge run --help"
-        )
-    return data

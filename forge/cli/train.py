@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    data: Annotated[Path, Option(help="Data directory that the sessions were recorded in.")],
+    data: Annotated[Path, Option(help="Data directory that the sessions were recorded in.")] = Path("data"),
     run: Annotated[
         list[str] | None, Option(help="Learn from this run only; may be given several times. Default: all.")
     ] = None,

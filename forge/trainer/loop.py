@@ -16,7 +16,7 @@ from typing import Final
 
 from forge.policy import weights
 from forge.policy.model import ensure_model
-from forge.storage.dataset import Dataset
+from forge.storage.dataset import Dataset, existing
 from forge.storage.errors import BadInput, Untrainable
 from forge.storage.records import Sample
 from forge.trainer import advantage
@@ -116,7 +116,7 @@ def _tell(say: Say, name: str, count: int, done: int) -> None:
 
 def read_samples(config: TrainConfig) -> list[Sample]:
     """The runs' rows, each with its session's latest reward: a grader may have changed it after they were written."""
-    data = Dataset(config.data)
+    data = Dataset(existing(config.data))
     known = data.runs()
     if missing := sorted(set(config.runs) - set(known)):
         raise BadInput(f"{config.data} has no run {missing[0]!r}", f"it has: {', '.join(known) or 'none'}")
