@@ -23,6 +23,8 @@ from forge.storage.errors import BadInput, Unavailable, Untrainable
 log = logging.getLogger(__name__)
 
 MAX_TOKENS: Final = 4
+TOP: Final = 3
+"""Alternatives asked for: the two likeliest tokens, and room for the sampled one."""
 WAIT_S: Final = 0.25
 NOTICE_S: Final = 5.0
 PROCESSED, RAW = "processed", "raw"
@@ -103,7 +105,7 @@ async def probe(client: EngineClient, url: str, engine: Engine, known: Abilities
         ids=len(first.prompt_ids) > 0 and len(first.output_ids) > 0,
         stream_ids=streamed is not None and len(streamed.prompt_ids) > 0 and len(streamed.output_ids) > 0,
         log_probs=0 < len(first.output_log_probs) == len(first.output_ids),
-        logprobs_mode=_mode(raw, cooled[1] if cooled else {}),
+        logprobs_mode=logprobs_mode(raw, cooled[1] if cooled else {}),
         stop_token_included=_stop_token(first, raw),
         tools_rendered=len(with_tools[0].prompt_ids) > len(first.prompt_ids) if with_tools else None,
         append_only=append_only,
@@ -148,7 +150,7 @@ class _Asker:
         self.failure: str | None = None
 
     async def whole(self, messages: list[dict[str, str]], **members: Any) -> tuple[Tokens, dict[str, Any]] | None:
-        body = await self._send({"messages": messages, "top_logprobs": 2, "max_tokens": MAX_TOKENS} | members)
+        body = await self._send({"messages": messages, "top_logprobs": TOP, "max_tokens": MAX_TOKENS} | members)
         if body is None:
             return None
         try:
@@ -193,22 +195,28 @@ async def _get(client: EngineClient, url: str) -> tuple[int, dict[str, Any]]:
     return status, body if status == 200 and isinstance(body, dict) else {}
 
 
-def _gap(answer: Mapping[str, Any]) -> float | None:
-    """Between the two likeliest first tokens, in log probability."""
+def _first_token(answer: Mapping[str, Any]) -> dict[str, float]:
+    """Log probability by token text, of the alternatives at the first position."""
     try:
-        top = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-        return float(top[0]["logprob"]) - float(top[1]["logprob"])
-    except (KeyError, IndexError, TypeError):
-        return None
+        return {
+            str(e["token"]): float(e["logprob"]) for e in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        }
+    except (KeyError, IndexError, TypeError, ValueError):
+        return {}
 
 
-def _mode(at_one: Mapping[str, Any], at_half: Mapping[str, Any]) -> str | None:
-    """Halving the temperature doubles the gap if log probs are those of the sampler, and leaves raw ones alone.
-    Temperature 0 reports as temperature 1 does."""
-    one, half = _gap(at_one), _gap(at_half)
-    if one is None or half is None or one <= 0:
+def logprobs_mode(at_one: Mapping[str, Any], at_half: Mapping[str, Any]) -> str | None:
+    """Processed or raw, from one answer at temperature 1 (0 reports as 1 does) and one at 0.5; None: it cannot be told.
+
+    Halving the temperature doubles the gap between two tokens if log probs are those of the sampler, and leaves raw
+    ones alone. The same two tokens are compared: vLLM lists the sampled token first, however unlikely it was.
+    """
+    one, half = _first_token(at_one), _first_token(at_half)
+    shared = sorted((token for token in one if token in half), key=one.__getitem__, reverse=True)[:2]
+    if len(shared) < 2 or one[shared[0]] <= one[shared[1]]:
         return None
-    return PROCESSED if half / one > 1.5 else RAW
+    likely, unlikely = shared
+    return PROCESSED if (half[likely] - half[unlikely]) / (one[likely] - one[unlikely]) > 1.5 else RAW
 
 
 def _stop_token(tokens: Tokens, answer: Mapping[str, Any]) -> bool | None:

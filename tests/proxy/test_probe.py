@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forge.proxy.config import Record
+from forge.proxy.probe import logprobs_mode
 from forge.storage.errors import BadInput, Unavailable, Untrainable
 from tests.engine import Fault, ScriptedEngine, Turn
 from tests.proxy.serving import QUICK, calls, serving
@@ -99,3 +100,22 @@ async def test_an_unknown_engine_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="unknown engine"):
         async with serving(tmp_path, ScriptedEngine(), engine="nonsense"):
             pass
+
+
+@pytest.mark.parametrize("sampled", ["Hi", "Hello", "Ahoy"])
+@pytest.mark.parametrize(("mode", "scale"), [("processed", 2.0), ("raw", 1.0)])
+def test_the_mode_is_told_whichever_token_was_sampled(sampled: str, mode: str, scale: float) -> None:
+    """vLLM lists the sampled token first, and then the likeliest ones."""
+    plain = {"Hi": -0.6, "Hello": -1.1, "Hey": -2.4, "Ahoy": -7.0}
+
+    def answer(first: str, heat: float) -> dict[str, object]:
+        listed = [first, *(token for token in ("Hi", "Hello", "Hey") if token != first)][:3]
+        alternatives = [{"token": token, "logprob": plain[token] * heat} for token in listed]
+        return {"choices": [{"logprobs": {"content": [{"top_logprobs": alternatives}]}}]}
+
+    assert logprobs_mode(answer("Hi", 1.0), answer(sampled, scale)) == mode
+
+
+def test_a_mode_that_cannot_be_told_is_not_guessed() -> None:
+    assert logprobs_mode({}, {}) is None
+    assert logprobs_mode({"choices": [{"logprobs": {"content": []}}]}, {"choices": []}) is None
