@@ -23,6 +23,8 @@ from forge.storage.journal import journal_dir, segment_path, segments
 from forge.storage.records import Call
 from tests.storage.frames_kit import Kit, Turn, story
 
+pytestmark = pytest.mark.process
+
 Snapshot = dict[str, list[dict[str, Any]]]
 
 

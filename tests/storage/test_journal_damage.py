@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from forge.storage.frames import Boot, Close, Data
 from forge.storage.journal import JournalFull, JournalReader, JournalWriter, journal_dir, segment_path
 
+pytestmark = pytest.mark.process
+
 
 def journal_of(data: Path, sizes: list[int]) -> list[tuple[int, int]]:
     """A journal of data frames; gives (start, end) of each in the only segment."""
