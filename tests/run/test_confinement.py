@@ -26,7 +26,10 @@ def _confined() -> bool:
     return True
 
 
-pytestmark = pytest.mark.skipif(not _confined(), reason="bubblewrap cannot work here (no user namespaces)")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not _confined(), reason="bubblewrap cannot work here (no user namespaces)"),
+]
 
 PYTHON = tuple(Mount(Path(prefix), prefix) for prefix in sorted({sys.base_prefix, sys.prefix}))
 

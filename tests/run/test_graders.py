@@ -12,6 +12,8 @@ from forge.runners import find
 from forge.storage.errors import BadInput
 from forge.tasks import Grader, Task
 
+pytestmark = pytest.mark.process
+
 CODE = """
 import sys, time
 def half(workspace, output): return 0.5 if (workspace / "a").read_text() == "left" and output == "bye" else 0.0

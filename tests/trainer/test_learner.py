@@ -19,6 +19,8 @@ from forge.trainer.config import Hyper  # noqa: E402
 from forge.trainer.learner import Learner  # noqa: E402
 from tests.trainer.conftest import MakeSample  # noqa: E402
 
+pytestmark = pytest.mark.model
+
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 
 

@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 from forge.trainer.loss import LOG_RATIO_LIMIT, clipped_policy_loss, token_log_probs  # noqa: E402
 
+pytestmark = pytest.mark.model
+
 
 def test_clipped_loss_by_hand() -> None:
     """Six tokens, low 0.2, high 0.28: inside, above, below, for a good and for a bad session."""
