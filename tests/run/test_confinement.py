@@ -82,7 +82,7 @@ async def test_the_users_home_and_the_data_folder_are_unseen(tmp_path: Path, sec
     token = tmp_path / "control.token"
     token.write_text("token")
     done = await run(
-        tmp_path, f"cat {secret} {token} /etc/shadow /etc/ssh/* /root/.ssh/* /proc/1/root{token}; ls {tmp_path}"
+        tmp_path, f"cat {secret} {token} /etc/shadow /etc/ssh/* {Path.home()}/.ssh/* /proc/1/root{token}; ls {tmp_path}"
     )
     assert done.out == ""
 

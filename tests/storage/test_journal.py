@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,7 +12,17 @@ import pytest
 
 from forge.storage.errors import Unavailable
 from forge.storage.frames import AnyFrame, Boot, Close, Cut, Data, Open
-from forge.storage.journal import START, JournalReader, JournalWriter, Position, journal_dir, segment_path, segments
+from forge.storage.journal import (
+    START,
+    JournalFull,
+    JournalReader,
+    JournalWriter,
+    Position,
+    journal_dir,
+    segment_path,
+    segments,
+)
+from forge.storage.journal_flush import Flusher
 
 
 def opened(call_id: str, request: bytes = b"{}") -> tuple[Open, bytes]:
@@ -211,3 +222,25 @@ def test_a_frame_beyond_the_limit_is_refused_whole(tmp_path: Path) -> None:
         journal.append(Data(call_id="c1"), Huge(b"x"))
     assert journal.end == end
     journal.close()
+
+
+async def test_what_the_disk_refused_is_never_waited_for_nor_called_flushed(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()  # has no disk behind it: every flush of it fails
+    good = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    flusher = Flusher("test-flush")
+    lost, kept = Position(1, 10), Position(1, 20)
+    try:
+        async with asyncio.timeout(10):
+            flusher.wrote(write_end, lost)
+            with pytest.raises(JournalFull):
+                await flusher.wait(lost)
+            with pytest.raises(JournalFull):
+                await flusher.wait(lost)
+            flusher.wrote(good, kept)
+            await flusher.wait(kept)
+            with pytest.raises(JournalFull):
+                await flusher.wait(lost)
+    finally:
+        flusher.close()
+        for fd in (read_end, write_end, good):
+            os.close(fd)
