@@ -40,6 +40,8 @@ class Flusher:
         self._retired: list[int] = []
         self._end = START
         self._flushed = START
+        self._lost = (START, START)
+        """What the disk refused last. Linux drops such pages: a later flush succeeds without them."""
         self._dirty_since: float | None = None
         self._flushing_since: float | None = None
         self._urgent = False
@@ -72,6 +74,8 @@ class Flusher:
         """Returns once everything before ``position`` is on disk; raises ``JournalFull`` if the disk refuses."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._cond:
+            if self._lost[0] < position <= self._lost[1]:
+                raise _refused("an earlier flush failed")
             if self._flushed >= position:
                 return
             self._waiters.append((position, future))
@@ -121,6 +125,8 @@ class Flusher:
             self._flushing_since = None
             if error is None:
                 self._flushed = end
+            else:
+                self._lost = (self._flushed, end)
             done = [w for w in self._waiters if w[0] <= end]
             self._waiters = [w for w in self._waiters if w[0] > end]
         for _, future in done:
@@ -135,4 +141,8 @@ def _resolve(future: asyncio.Future[None], error: OSError | None) -> None:
     if error is None:
         future.set_result(None)
     else:
-        future.set_exception(JournalFull(f"the journal could not be flushed to disk: {error}"))
+        future.set_exception(_refused(error))
+
+
+def _refused(why: object) -> JournalFull:
+    return JournalFull(f"the journal could not be flushed to disk: {why}")
