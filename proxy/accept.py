@@ -38,6 +38,8 @@ async def accept(
     """Serves the call. ``live`` is None for a request without a key of ours."""
     if not await deps.pool.passed(deps.config.limits.hold_s):
         raise Refused(503, "publishing", "new weights have been loading for too long")
+    if deps.draining:
+        raise Refused(503, "draining", "this proxy is stopping")
     call_id = deps.ids.call_id()
     if live is not None and not live.is_open:
         raise _late(deps, Arrival(request, dialect, body, call_id, live, rule))

@@ -89,7 +89,7 @@ async def serve(config: ProxyConfig) -> AsyncIterator[Running]:
         decoder = _decoder(config, deps)
         deps.base_url = _url(config.host, data_socket)
         await _listen(stack, DataPlane(deps).runner(), data_socket)
-        await _listen(stack, ControlPlane(deps, token).runner(PoolRoutes(deps, tasks).routes()), control_socket)
+        await _listen(stack, ControlPlane(deps, token, tasks).runner(PoolRoutes(deps, tasks).routes()), control_socket)
         control_url = _url(config.control_host, control_socket)
         running = Running(f"{deps.base_url}/v1", control_url, token, token_file, deps, tasks.failed)
         tasks.start(upkeep(deps), "upkeep")

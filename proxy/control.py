@@ -20,6 +20,7 @@ from forge.proxy.deps import Deps
 from forge.proxy.readback import calls_of
 from forge.proxy.session_spec import Outcome, Reward, SessionSpec
 from forge.proxy.sessions import Full, Live
+from forge.proxy.tasks import Tasks
 from forge.proxy.wire import ARROW, arrow, encode, error, reply
 from forge.storage.errors import BadInput, ForgeError, Unavailable
 from forge.storage.journal import JournalFull
@@ -44,8 +45,9 @@ STATUS: Final[tuple[tuple[type[ForgeError], int, str], ...]] = (
 
 
 class ControlPlane:
-    def __init__(self, deps: Deps, token: str) -> None:
+    def __init__(self, deps: Deps, token: str, tasks: Tasks) -> None:
         self._deps = deps
+        self._tasks = tasks
         self._token = f"Bearer {token}".encode()
         host = deps.config.control_host
         self._hosts = {"localhost", "127.0.0.1", "[::1]", "::1", host} if is_loopback(host) else None
@@ -116,7 +118,8 @@ class ControlPlane:
         """Ends the session; answers with it and its samples, as JSON or, if asked for, as an Arrow stream."""
         live = self._live(request)
         outcome = await read(request, Outcome)
-        session = await self._deps.registry.close(live, outcome)
+        # It runs to its end also when its client gives up waiting: a session half closed takes no calls, for ever.
+        session = await self._tasks.finish(self._deps.registry.close(live, outcome))
         calls = await self._read_back(live)
         samples = await asyncio.to_thread(samples_of, session, calls)
         if ARROW in request.headers.get("Accept", ""):

@@ -36,6 +36,8 @@ OWNER: Final = "forge"
 class DataPlane:
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
+        self._calls = 0
+        """Being read, held or served."""
 
     def runner(self) -> web.AppRunner:
         app = web.Application()
@@ -90,8 +92,15 @@ class DataPlane:
         if self._deps.draining:
             raise Refused(503, "draining", "this proxy is stopping")
         live, rule = self._door(request, where)
-        body = await read_body(request, self._deps.config.limits)
-        return await accept(self._deps, request, DIALECTS[where.dialect], body, live, rule)
+        limits = self._deps.config.limits
+        if self._calls >= limits.calls:
+            raise Refused(503, "too_many_calls", f"{limits.calls} calls are running")
+        self._calls += 1
+        try:
+            body = await read_body(request, limits)
+            return await accept(self._deps, request, DIALECTS[where.dialect], body, live, rule)
+        finally:
+            self._calls -= 1
 
     def _door(self, request: web.Request, where: Route) -> tuple[Live | None, str]:
         """The session that the request's key opens, and the rule that found it; None where implicit ones may be."""

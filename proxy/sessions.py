@@ -237,8 +237,9 @@ class Registry:
                 task.cancel()
             await live.idle.wait()
         if live.record.status == SessionStatus.OPEN:
+            self._recorder.retry_pending()
             try:
-                self._change(live, _closed(live.record, outcome), "close")
+                self._change(live, _closed(live.record, outcome, self._close_us()), "close")
             except BaseException:
                 live.closing = False
                 raise
@@ -249,6 +250,11 @@ class Registry:
             async with self._news:
                 self._news.notify_all()
         return live.record
+
+    def _close_us(self) -> int:
+        """Later than any close before, also when the wall clock steps back: cursors into ``finished`` rest on it."""
+        last = self._finished[-1][0] if self._finished else 0
+        return max(wall_us(), last + 1)
 
     def reward(self, live: Live, reward: Reward) -> Session:
         changed = _rewarded(live.record, reward.reward, reward.reward_components, reward.reward_author)
@@ -285,12 +291,12 @@ def _json(value: object) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _closed(state: Session, outcome: Outcome) -> Session:
+def _closed(state: Session, outcome: Outcome, close_us: int) -> Session:
     if outcome.status == SessionStatus.OPEN:
         raise BadInput("a session cannot be closed with status open", "give completed, failed, timeout, ...")
     error = outcome.error[:ERROR_MAX] if outcome.error else None
     state = replace(
-        state, status=outcome.status, close_us=wall_us(), exit_code=outcome.exit_code, error=error or state.error
+        state, status=outcome.status, close_us=close_us, exit_code=outcome.exit_code, error=error or state.error
     )
     if not isinstance(outcome.reward, msgspec.UnsetType):
         return _rewarded(state, outcome.reward, outcome.reward_components, outcome.reward_author)

@@ -17,9 +17,10 @@ from forge.client import ControlClient, NoCapacity
 from forge.proxy.config import Limits, ProxyConfig
 from forge.storage import rows
 from forge.storage.errors import BadInput, Unavailable
-from forge.storage.frames import Cut, SessionFrame
+from forge.storage.frames import Cut, Open, SessionFrame
+from forge.storage.records import Session, SessionStatus
 from tests.engine import Gate, Turn
-from tests.proxy.serving import QUICK, USER, WAIT_S, Serving, serving
+from tests.proxy.serving import QUICK, USER, WAIT_S, Serving, entries, serving
 
 CONTROL_ROUTES = [
     ("POST", "/sessions"),
@@ -286,3 +287,67 @@ async def test_idle_implicit_sessions_end_by_themselves(tmp_path: Path) -> None:
             await answer.read()
         sessions, _ = await s.control.finished(wait_s=10)
         assert (sessions[0].implicit, sessions[0].status, sessions[0].reward_status) == (True, "completed", "null")
+
+
+async def test_a_close_whose_client_gave_up_still_closes(tmp_path: Path) -> None:
+    gate = Gate(is_open=False)
+    async with serving(tmp_path) as s:
+        s.engine.script(Turn("in time", gate=gate))
+        ticket = await s.control.open_session()
+        call = asyncio.ensure_future(turn(s, ticket, stream=True))
+        await s.opened()
+        closing = asyncio.ensure_future(s.control.close_session(ticket.session_id, reward=1.0, grace=30))
+        live = s.proxy.deps.registry.get(ticket.session_id)
+        assert live is not None
+        async with asyncio.timeout(WAIT_S):
+            while live.is_open:
+                await asyncio.sleep(0.005)
+        closing.cancel()
+        await asyncio.wait([closing])
+        async with s.chat(key=ticket.api_key) as answer:
+            assert answer.status == 409  # a round trip: by now the proxy has seen the client leave
+        gate.open()
+        await call
+        sessions, _ = await s.control.finished(wait_s=WAIT_S / 2)
+        assert [(x.session_id, x.status, x.reward) for x in sessions] == [(ticket.session_id, "completed", 1.0)]
+
+
+async def test_a_clock_that_steps_back_hides_no_finished_session(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        registry = s.proxy.deps.registry
+        ahead = Session(
+            session_id="fromthefuture0", run_id="run", status=SessionStatus.COMPLETED, open_us=1, close_us=1 << 52
+        )
+        registry.restore([ahead], {})
+        _, cursor = await s.control.finished()
+        ticket = await s.control.open_session()
+        await s.control.close_session(ticket.session_id, reward=1.0)
+        found, _ = await s.control.finished(cursor)
+        assert [x.session_id for x in found] == [ticket.session_id]
+
+
+async def test_more_calls_than_the_limit_are_refused(tmp_path: Path) -> None:
+    gate = Gate(is_open=False)
+    async with serving(tmp_path, limits=replace(QUICK, calls=1)) as s:
+        s.engine.script(Turn("first", gate=gate))
+        ticket = await s.control.open_session()
+        call = asyncio.ensure_future(turn(s, ticket, stream=True))
+        await s.opened()
+        async with s.chat(key=ticket.api_key) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (503, "too_many_calls")
+        gate.open()
+        await call
+        await turn(s, ticket)
+        assert len(s.frames(Open)) == 2
+
+
+async def test_a_call_that_is_held_when_the_proxy_stops_is_told_so(tmp_path: Path) -> None:
+    async with aiohttp.ClientSession() as http:
+        async with serving(tmp_path) as s:
+            await s.control.pause()
+            url, body = f"{s.proxy.base_url}/chat/completions", {"model": "policy", "messages": [USER]}
+            held = asyncio.ensure_future(http.post(url, json=body))
+            assert not (await asyncio.wait([held], timeout=0.1))[0]
+        async with await held as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (503, "draining")
+    assert [e for e in entries(tmp_path / "data") if isinstance(e.frame, Open)] == []
