@@ -11,7 +11,7 @@ from aiohttp import web
 from forge.proxy.config import check_upstream
 from forge.proxy.control import read
 from forge.proxy.deps import Deps
-from forge.proxy.pool import Replica, State
+from forge.proxy.pool import PAUSED, Replica, State
 from forge.proxy.publish import Publish, Publisher
 from forge.proxy.replicas import join
 from forge.proxy.tasks import Tasks
@@ -86,11 +86,11 @@ class PoolRoutes:
 
     async def _pause(self, request: web.Request) -> web.Response:
         """New calls wait until ``/resume``; running ones go on."""
-        self._deps.pool.shut()
+        self._deps.pool.shut(PAUSED)
         return reply({"paused": True})
 
     async def _resume(self, request: web.Request) -> web.Response:
-        self._deps.pool.open()
+        self._deps.pool.open(PAUSED)
         return reply({"paused": False})
 
     def _known(self, url: str) -> Replica:

@@ -44,6 +44,8 @@ class Deps:
         metrics.sessions.set(len(self.registry))
         metrics.flush_lag.set(self.recorder.journal.flush_lag_s)
         metrics.journal_failures.set(self.recorder.failures)
+        metrics.replica_up.clear()
+        metrics.policy_version.clear()
         for replica in self.pool.all():
             metrics.replica_up.labels(replica.url).set(replica.state == State.UP)
             if replica.policy.version is not None:

@@ -15,6 +15,9 @@ from forge.proxy.engines.base import Abilities, Engine
 from forge.proxy.session_spec import Policy
 from forge.storage.records import VersionSource
 
+PAUSED: Final = "paused"
+PUBLISHING: Final = "publishing"
+"""Why calls wait at the gate."""
 SPILL: Final = 8
 """A session leaves its replica when that one has this many calls more in flight than the idlest."""
 
@@ -53,6 +56,7 @@ class Pool:
         self._replicas: dict[str, Replica] = {}
         self._gate = asyncio.Event()
         self._gate.set()
+        self._shut_for: set[str] = set()
 
     def all(self) -> list[Replica]:
         return list(self._replicas.values())
@@ -101,11 +105,15 @@ class Pool:
     def is_open(self) -> bool:
         return self._gate.is_set()
 
-    def shut(self) -> None:
+    def shut(self, why: str) -> None:
+        """Calls wait until everyone who shut the gate has opened it: a publication does not end its owner's pause."""
+        self._shut_for.add(why)
         self._gate.clear()
 
-    def open(self) -> None:
-        self._gate.set()
+    def open(self, why: str) -> None:
+        self._shut_for.discard(why)
+        if not self._shut_for:
+            self._gate.set()
 
     async def passed(self, wait_s: float) -> bool:
         """True once no publication is running; False if that took too long."""

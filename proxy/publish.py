@@ -16,10 +16,11 @@ import msgspec
 
 from forge.proxy.deps import Deps
 from forge.proxy.engines.base import Publication, Step
-from forge.proxy.pool import Replica, State
+from forge.proxy.pool import PUBLISHING, Replica, State
 from forge.proxy.session_spec import Policy
 from forge.proxy.upstream import BrokeOff, NotBegun
 from forge.storage.errors import BadInput, Unavailable
+from forge.storage.journal import JournalFull
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +81,13 @@ class Publisher:
 
     async def _at_once(self, spec: Publish, replicas: Sequence[Replica]) -> dict[str, str]:
         pool = self._deps.pool
-        pool.shut()
+        pool.shut(PUBLISHING)
         try:
             if spec.mode == "wait":
                 await self._idle(replicas)
             results = await asyncio.gather(*(self._replica(spec, r) for r in replicas))
         finally:
-            pool.open()
+            pool.open(PUBLISHING)
         return {r.url: why for r, why in zip(replicas, results, strict=True) if why is not None}
 
     async def _rolling(self, spec: Publish, replicas: Sequence[Replica]) -> dict[str, str]:
@@ -131,7 +132,11 @@ class Publisher:
             return await self._broken(replica, steps, loading, str(error))
         replica.policy = Policy(spec.version, spec.lineage, digest)
         replica.bad_weights = False
-        self._deps.recorder.policy(replica.url, spec.version, spec.lineage, digest)
+        try:
+            self._deps.recorder.policy(replica.url, spec.version, spec.lineage, digest)
+        except JournalFull as error:
+            # Each call names its version; only what a restart would remember is missing.
+            log.warning("publication not recorded: %s", error.message)
         try:
             await self._run(replica, steps.resume)
         except _StepFailed as error:

@@ -33,6 +33,9 @@ async def join(deps: Deps, url: str, *, start_s: float, remembered: Mapping[str,
     found = await probe(deps.client, url, engine, plain)
     if config.record is Record.STRICT:
         require_trainable(url, engine, found)
+    known = deps.pool.get(url)
+    if known is not None:
+        return known  # added twice at once: the calls of the first must stay counted
     replica = Replica(url, engine, found, policy=_policy(found, url, remembered or {}))
     deps.pool.add(replica)
     log.info("policy server joined: url=%s engine=%s version=%s %s", url, engine.name, replica.policy.version, found)
@@ -56,6 +59,8 @@ async def _look(deps: Deps, replica: Replica) -> None:
         _, plain = await identify(deps.client, replica.url, replica.engine.name)
     except (NotBegun, BrokeOff):
         return
+    if replica.state != State.DOWN:
+        return  # a publication was faster
     serves = _policy(plain, replica.url, {}).version
     if serves != replica.policy.version:
         replica.bad_weights = True

@@ -9,6 +9,7 @@ from typing import Final
 
 from forge.proxy.decoding import DecoderProcess
 from forge.proxy.deps import Deps
+from forge.proxy.pool import PAUSED, PUBLISHING
 from forge.proxy.session_spec import Outcome
 from forge.storage.journal import JournalFull
 from forge.storage.records import SessionStatus
@@ -48,7 +49,8 @@ async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:
     """No new calls; running ones may end within the limit; then everything is cut and decoded."""
     limits = deps.config.limits
     deps.draining = True
-    deps.pool.open()
+    for why in (PAUSED, PUBLISHING):
+        deps.pool.open(why)  # who waits there is told that we stop
     try:
         async with asyncio.timeout(limits.drain_s):
             for live in deps.registry.open_ones():

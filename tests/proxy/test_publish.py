@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from forge.proxy.config import ProxyConfig
+from forge.proxy.replicas import join
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.frames import Close, Open, Policy
 from tests.engine import Gate, ScriptedEngine, Turn
@@ -224,6 +226,38 @@ async def test_a_call_that_moves_to_another_server_names_the_one_that_answered(t
 def test_a_key_in_an_upstream_url_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="may hold no user"):
         ProxyConfig(data=tmp_path, run_id="r", upstreams=("http://user:secret@host:1",))
+
+
+async def test_a_publication_does_not_end_a_pause(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        await s.control.pause()
+        await s.control.publish(version=1, path="/w/1")
+        assert s.proxy.deps.pool.is_open is False
+        await s.control.resume()
+        assert "ok" in await _call(s)
+
+
+async def test_a_full_journal_leaves_no_publication_half_done(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        journal = s.proxy.deps.recorder.journal
+        good, full = os.dup(journal._fd), os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, journal._fd)
+        try:
+            done = await s.control.publish(version=1, path="/w/1")
+        finally:
+            os.dup2(good, journal._fd)
+            os.close(good)
+            os.close(full)
+        assert (done.failed, paths(s.engine)[-1]) == ({}, "/resume")
+        assert "ok" in await _call(s)
+    (row,) = calls(s.data)
+    assert row.policy_version_start == 1
+
+
+async def test_a_server_added_twice_at_once_is_one(tmp_path: Path) -> None:
+    async with ScriptedEngine() as other, serving(tmp_path) as s:
+        one, two = await asyncio.gather(*(join(s.proxy.deps, other.url, start_s=WAIT_S) for _ in range(2)))
+        assert one is two is s.proxy.deps.pool.get(other.url)
 
 
 async def _call(s: Serving) -> str:
