@@ -114,7 +114,7 @@ class Asking:
         if reply.status not in AGAIN or number == self.limits.attempts - 1:
             return None
         stated = reply.headers.get("Retry-After", "")
-        wait = float(stated) if stated.isdigit() else self.limits.backoff_s * 2**number
+        wait = float(stated) if stated.isascii() and stated.isdigit() else self.limits.backoff_s * 2**number
         return wait if wait <= self.limits.retry_after_s else None
 
     def _note(self, *, status: int | None = None, error: str | None = None) -> None:

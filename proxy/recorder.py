@@ -73,7 +73,8 @@ class Recorder:
             raise
         places = self.positions.get(session_id)
         if places is not None:
-            places.append(place)
+            # A frame that begins a segment stands after its head; the segment before may be gone sooner.
+            places.append(place if place.segment == end.segment else Position(end.segment, 0))
         if isinstance(frame, Close):
             self._changed = True
             if self.journal.bytes_since_cut >= self.cut_bytes:

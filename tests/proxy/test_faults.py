@@ -80,6 +80,14 @@ async def test_an_engine_that_stays_busy_is_the_clients_to_wait_for(tmp_path: Pa
     assert (row.status, row.http_status) == ("error", 429)
 
 
+async def test_a_retry_after_that_is_no_number_breaks_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        s.engine.script(Turn(fault=Fault(status=429, retry_after="\N{SUPERSCRIPT TWO}")), Turn("ok"))
+        async with s.chat() as answer:
+            assert answer.status == 200
+    assert [row.status for row in calls(s.data)] == ["ok"]
+
+
 async def test_a_refused_connection_is_tried_again_and_then_said(tmp_path: Path) -> None:
     async with serving(tmp_path) as s:
         await s.engine.refuse()
