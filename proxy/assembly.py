@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from forge.storage.frames import Boot, Close, Cut, Data, Open, SessionFrame
+from forge.storage.frames import Boot, Close, Cut, Data, Open, Policy, SessionFrame
 from forge.storage.journal import Entry, Position
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class Interval:
     last: Position
     calls: list[ClosedCall] = field(default_factory=list)
     sessions: list[SessionFrame] = field(default_factory=list)
+    policies: list[Policy] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -67,6 +68,7 @@ class Assembly:
         self._open: dict[str, _OpenCall] = {}
         self._closed: list[ClosedCall] = []
         self._sessions: list[SessionFrame] = []
+        self._policies: list[Policy] = []
         self._first: Position | None = None
 
     @property
@@ -101,6 +103,8 @@ class Assembly:
                 self._close(frame, entry, replayed)
             case SessionFrame() if not replayed:
                 self._sessions.append(frame)
+            case Policy() if not replayed:
+                self._policies.append(frame)
             case Cut() | Boot() if not replayed:
                 return self._bound(entry)
         return None
@@ -124,9 +128,15 @@ class Assembly:
     def _bound(self, entry: Entry) -> Interval:
         # The boot that opened the interval names it: a boot frame ends the interval of the boot before it.
         interval = Interval(
-            self._writer, self._boot, self._first or entry.position, entry.end, self._closed, self._sessions
+            self._writer,
+            self._boot,
+            self._first or entry.position,
+            entry.end,
+            self._closed,
+            self._sessions,
+            self._policies,
         )
-        self._closed, self._sessions, self._first = [], [], None
+        self._closed, self._sessions, self._policies, self._first = [], [], [], None
         if isinstance(entry.frame, Boot):
             self._boot = entry.frame.boot
         return interval

@@ -174,6 +174,7 @@ class Decoder:
         oldest = follower.assembly.oldest or interval.last
         mark.oldest = (oldest.segment, oldest.offset)
         mark.boot = follower.assembly.boot
+        mark.policies |= {p.replica: (p.policy_version, p.policy_lineage, p.weight_digest) for p in interval.policies}
         made = {str(path.relative_to(self.data)) for path in written.parts}
         self._checkpoint.stale = [part for part in self._checkpoint.stale if part not in made]
         self._index(written)

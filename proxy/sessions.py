@@ -26,6 +26,16 @@ from forge.storage.records import RewardStatus, Session, SessionStatus
 ERROR_MAX: Final = 2000
 
 
+@dataclass(slots=True)
+class Used:
+    """What a session has used of its budgets."""
+
+    calls: int = 0
+    output_tokens: int = 0
+    context: int = 0
+    """Prompt and output of its longest call."""
+
+
 class Full(Unavailable):
     """No room for another session."""
 
@@ -132,12 +142,12 @@ class Registry:
     def open_ones(self) -> list[Live]:
         return list(self._open.values())
 
-    def restore(self, states: Iterable[Session], calls: Mapping[str, int]) -> None:
-        """Sessions of earlier starts, any revisions; ``calls``: how many each has made."""
+    def restore(self, states: Iterable[Session], used: Mapping[str, Used]) -> None:
+        """Sessions of earlier starts, any revisions."""
         for state in states:
             known = self._sessions.get(state.session_id)
             if known is None or known.record.revision < state.revision:
-                live = self._live(state, calls.get(state.session_id, 0))
+                live = self._live(state, used.get(state.session_id, Used()))
                 live.restored = True
                 self._sessions[state.session_id] = live
         for live in self._sessions.values():
@@ -153,12 +163,14 @@ class Registry:
             self._recorder.track(session_id)
             self._recorder.retire(session_id)
 
-    def _live(self, state: Session, calls: int = 0) -> Live:
+    def _live(self, state: Session, used: Used) -> Live:
         live = Live(
             state,
             budgets=msgspec.json.decode(state.budgets, type=Budgets) if state.budgets else None,
             sampling=msgspec.json.decode(state.sampling, type=dict[str, Any]) if state.sampling else None,
-            calls=calls,
+            calls=used.calls,
+            output_tokens=used.output_tokens,
+            context=used.context,
         )
         live.opened -= max(0.0, (wall_us() - state.open_us) / 1e6)
         live.idle.set()
@@ -220,7 +232,7 @@ class Registry:
 
     def _new(self, state: Session) -> Live:
         self._recorder.session(state, "open")
-        live = self._live(state)
+        live = self._live(state, Used())
         self._sessions[state.session_id] = live
         return live
 

@@ -30,6 +30,8 @@ class Mark(msgspec.Struct, kw_only=True):
     """Where reading must begin to know the calls open at ``position``."""
     boot: int = 0
     """The boot at ``position``."""
+    policies: dict[str, tuple[int, str | None, str | None]] = {}
+    """Replica to the version, lineage and digest it served at ``position``."""
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
