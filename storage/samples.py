@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -218,9 +218,12 @@ def _runs(versions: NDArray[np.int64]) -> list[int]:
 
 
 def _temperature(call: Call) -> float | None:
-    sampling = msgspec.json.decode(call.sampling_sent or b"{}", type=dict[str, Any])
-    value = sampling.get("temperature")
-    return float(value) if isinstance(value, int | float) else None
+    """None also for what no float holds: an engine may take ``1e999``, and a call must not stop the decoder."""
+    sampling = msgspec.json.decode(call.sampling_sent or b"{}", type=dict[str, msgspec.Raw])
+    try:
+        return msgspec.json.decode(sampling["temperature"], type=float | None)
+    except (KeyError, msgspec.DecodeError):
+        return None
 
 
 def _common(values: Sequence[V | None]) -> V | None:

@@ -163,6 +163,14 @@ def test_what_differs_between_turns_is_null() -> None:
     assert row.temperature is None, "a default of the engine's is not known"
 
 
+@pytest.mark.parametrize("temperature", ["1e999", "9" * 6000, '"hot"', "[]", "null"])
+def test_a_temperature_that_is_no_number_stops_no_row(temperature: str) -> None:
+    """An engine may accept it; the decoder would die of that call again at each start."""
+    sent = f'{{"temperature": {temperature}, "seed": {"9" * 6000}}}'
+    (row,) = samples_of(SESSION, [call("a", [1], [2], sampling_sent=sent)])
+    assert row.temperature is None
+
+
 def test_equal_placeholders_with_another_image_are_no_join() -> None:
     one = call("a", [1, 99, 99], [2], media='["x"]')
     same, other = (
