@@ -19,7 +19,6 @@ from rich.table import Table
 from rich.tree import Tree
 
 from forge.storage.dataset import Dataset
-from forge.storage.parts import parts_in, read_part, table_dir
 from forge.storage.records import Call, CallStatus, Session
 from forge.storage.trajectory import build
 
@@ -61,8 +60,9 @@ def count(data: Path, run_id: str | None = None) -> dict[str, Counts]:
         "trainable",
         "untrainable_reason",
     ]
-    for path in parts_in(table_dir(data, "calls"), run_id):
-        for row in read_part(path, "calls", names).to_pylist():
+    dataset = Dataset(data)
+    for table in dataset.call_tables(names, run_id):
+        for row in table.to_pylist():
             c = counts.setdefault(row["session_id"], Counts())
             c.calls += 1
             c.by_status[row["status"]] += 1
@@ -72,7 +72,7 @@ def count(data: Path, run_id: str | None = None) -> dict[str, Counts]:
                 c.versions.add(row["policy_version_start"])
             if row["status"] == CallStatus.OK and not row["trainable"]:
                 c.untrainable[row["untrainable_reason"] or "unknown"] += 1
-    for table in Dataset(data).sample_tables(run_id):
+    for table in dataset.sample_tables(run_id):
         for session_id in table.column("session_id").to_pylist():
             counts.setdefault(session_id, Counts()).rows += 1
     return counts

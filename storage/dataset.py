@@ -7,7 +7,7 @@ Any moment is a good one to read: parts appear by rename, and a late reward is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,10 @@ class Dataset:
             found = CallReader(parts_in(folder, run), self.damaged, session_id=session_id)
             yield from found if session_id is None else sorted(found, key=lambda c: (c.seq, c.call_id, c.choice))
 
+    def call_tables(self, columns: Sequence[str], run_id: str | None = None) -> Iterator[pa.Table]:
+        """A few columns of the calls as Arrow tables, one per part; prompts stay as they are stored."""
+        return self._tables(parts_in(table_dir(self.data, "calls"), run_id), "calls", columns)
+
     def sessions(self, run_id: str | None = None) -> list[Session]:
         """The latest revision of every session, in the order they were opened."""
         latest: dict[str, Session] = {}
@@ -69,10 +73,10 @@ class Dataset:
         write_part(path, "samples", list(samples), metadata={"forge.recipe": recipe.to_json().decode()})
         return path
 
-    def _tables(self, paths: Iterable[Path], table: str) -> Iterator[pa.Table]:
+    def _tables(self, paths: Iterable[Path], table: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         for path in paths:
             try:
-                data = read_part(path, table)
+                data = read_part(path, table, columns)
             except (OSError, pa.ArrowException) as error:
                 note_damage(self.damaged, path, str(error))
                 continue

@@ -15,6 +15,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
+from forge.overview import count
 from forge.storage.columns import TABLES, schema
 from forge.storage.dataset import Dataset
 from forge.storage.dataset_calls import BrokenDataset, CallReader
@@ -246,6 +247,8 @@ def test_a_corrupt_part_is_named_and_does_not_hide_the_others(tmp_path: Path, ho
         column = pq.read_metadata(paths[1]).row_group(0).column(0)
         raw[column.data_page_offset + 40] ^= 0xFF
     paths[1].write_bytes({"truncated": raw[: len(raw) // 2], "flipped": raw, "empty": b""}[how])
+    counted = count(tmp_path)
+    assert {name: counts.calls for name, counts in counted.items()} == {"s": 3 if how == "flipped" else 2, "t": 3}
     dataset = Dataset(tmp_path)
     assert [c.call_id for c in dataset.calls()] == ["s-0", "t-0", "t-1", "t-2"]
     assert {d.path for d in dataset.damaged} == {paths[1], paths[2]}
