@@ -205,4 +205,6 @@ def _problem(status: int, error: Mapping[str, str]) -> ForgeError:
         return NoCapacity(message, hint)
     if status >= 500:
         return Unavailable(message, hint)
+    if status == 401:
+        return BadInput(message, "it is in the file control.token in the data directory of that proxy")
     return BadInput(message, hint or "see the control routes in the docs")

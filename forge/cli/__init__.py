@@ -56,5 +56,12 @@ def main() -> None:
         if error.hint:
             print(f"  next: {error.hint}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is None:
+            raise  # no file that a user named: a bug, and its traceback tells where
+        print(f"error: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
+        print("  next: check that path, its rights and the free space, or name another", file=sys.stderr)
+        sys.exit(Exit.UNAVAILABLE)
     except KeyboardInterrupt:
+        print("interrupted; what was recorded stays", file=sys.stderr)
         sys.exit(Exit.INTERRUPTED)

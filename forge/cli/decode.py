@@ -45,7 +45,10 @@ def register(app: typer.Typer) -> None:
         A running proxy has its own decoder; use this for a data directory whose proxy has ended, or with --rebuild.
         """
         from forge.proxy import decoder
+        from forge.storage.dataset import existing
 
+        if follow_parent is None:  # a proxy's decoder may be there before its first frame
+            existing(data)
         keep = size_in_bytes(journal_keep)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         decoder.run(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forge.cli.decode import size_in_bytes
 from forge.storage.errors import BadInput, ForgeError
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ Upstream = Annotated[
     typer.Option(help="URL of a policy server; repeat it for more. None: add them by the control plane."),
 ]
 Host = Annotated[str, typer.Option(help="Address that harnesses reach.")]
-Port = Annotated[int, typer.Option(help="Port that harnesses reach; 0 takes a free one.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port that harnesses reach; 0 takes a free one.")]
 ControlHost = Annotated[str, typer.Option(help="Address of the control plane.")]
-ControlPort = Annotated[int, typer.Option(help="Port of the control plane; 0 takes a free one.")]
+ControlPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 takes a free one.")]
 TokenFile = Annotated[
     Path | None, typer.Option(help="The control plane's token; made if it is not there. [DATA/control.token]")
 ]
@@ -100,7 +101,10 @@ def register(app: typer.Typer) -> None:
         """
         from forge.proxy import config as proxy_config
 
+        if journal_keep is not None:
+            size_in_bytes(journal_keep)  # here, not in the decoder, which would be started again and again
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logging.getLogger("aiohttp.server").addFilter(_brief)
         config = proxy_config.ProxyConfig(
             data=data,
             run_id=run or time.strftime("proxy-%Y%m%d-%H%M%S"),
@@ -122,6 +126,18 @@ def register(app: typer.Typer) -> None:
             ready_file=ready_file,
         )
         _run(_serve(config))
+
+
+def _brief(record: logging.LogRecord) -> bool:
+    """Bytes that are no HTTP are the sender's fault: one line, for anyone could fill a disk with tracebacks."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg, record.args = "not HTTP, answered with 400: %s", (" ".join(error.message.split())[:200],)
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.exc_info = record.exc_text = None
+    return True
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

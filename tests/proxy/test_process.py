@@ -10,14 +10,16 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from typer.testing import CliRunner
 
 from forge.cli import build
 from forge.client import ControlClient
 from forge.storage.dataset import Dataset
-from forge.storage.errors import ForgeError
+from forge.storage.errors import BadInput, ForgeError
 from tests.engine import Gate, ScriptedEngine, Turn
 from tests.proxy.process import argv, proxy_process, run_to_end
 from tests.proxy.serving import USER
@@ -38,11 +40,15 @@ async def test_a_port_in_use_is_named_with_its_option(tmp_path: Path) -> None:
             assert f"next: stop what listens there, or pass another {option}" in said
 
 
-async def test_a_data_directory_in_use_is_named_with_its_holder(tmp_path: Path) -> None:
+async def test_a_data_directory_in_use_and_a_wrong_token_are_named(tmp_path: Path) -> None:
     async with proxy_process(tmp_path / "data", None, "--no-decoder") as proxy:
         code, said = await run_to_end(argv(tmp_path / "data", None, tmp_path / "other.json"))
         assert code == 4
         assert f"in use by pid {proxy.process.pid}" in said
+        with pytest.raises(BadInput) as caught:
+            async with ControlClient(proxy.control_url, "wrong") as control:
+                await control.capacity()
+        assert "control.token" in caught.value.hint
         assert await proxy.stop() == 0
 
 
@@ -53,6 +59,7 @@ async def test_a_data_directory_in_use_is_named_with_its_holder(tmp_path: Path) 
         (["--sampling", "{"], 2, "--sampling is not JSON"),
         (["--sampling", "[]"], 2, "--sampling is no JSON object"),
         (["--upstream-key-file", "/nowhere/key"], 2, "cannot read the upstream key file /nowhere/key"),
+        (["--journal-keep", "lots"], 2, "'lots' is no size"),
         (["--control-host", "0.0.0.0"], 2, "may not listen on 0.0.0.0"),
         (["--host", "no.such.host.invalid"], 4, "cannot listen on no.such.host.invalid"),
         (["--data", "/proc/nowhere"], 4, "cannot"),
@@ -64,6 +71,25 @@ def test_bad_options_say_what_to_do(tmp_path: Path, more: list[str], code: int, 
         build()(args, standalone_mode=False)
     assert (caught.value.exit_code, words in caught.value.message) == (code, True), caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("option", ["--port", "--control-port"])
+def test_a_port_that_none_can_be_is_refused(tmp_path: Path, option: str) -> None:
+    args = [*argv(tmp_path / "data", None, tmp_path / "r.json")[3:], option, "99999"]
+    assert CliRunner().invoke(build(), args).exit_code == 2
+
+
+async def test_what_is_not_http_is_one_line_of_log(tmp_path: Path) -> None:
+    async with proxy_process(tmp_path / "data", None, "--no-decoder") as proxy:
+        url = urlsplit(proxy.base_url)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n")
+        assert b"400" in await reader.readline()
+        writer.close()
+        assert await proxy.stop() == 0
+    log = proxy.log.read_text()
+    assert "not HTTP, answered with 400" in log
+    assert "Traceback" not in log
 
 
 async def test_sigterm_lets_running_calls_end_and_everything_be_decoded(tmp_path: Path) -> None:
@@ -89,8 +115,8 @@ async def test_sigterm_lets_running_calls_end_and_everything_be_decoded(tmp_path
     rows = sorted(Dataset(tmp_path / "data").calls(), key=lambda row: row.seq)
     assert rows[0].status == "ok"
     assert rows[0].trainable
-    # Calls that asked whether it drains yet, and came before it did, were left by their client.
-    assert {row.status for row in rows[1:]} <= {"aborted"}
+    # Calls that asked whether it drains yet, and came before it did: left by their client, or done before it could.
+    assert {row.status for row in rows[1:]} <= {"aborted", "ok"}
 
 
 async def _draining(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> bool:

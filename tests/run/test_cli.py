@@ -78,6 +78,15 @@ def test_an_error_is_a_message_a_next_step_and_a_code() -> None:
     assert done.stderr == "error: unknown harness 'codecks'\n  next: choose one of: codex, pi\n"
 
 
+def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = forge("demo", "--data", str(tmp_path / "file"))
+    assert done.returncode == Exit.UNAVAILABLE
+    assert done.stderr.startswith(f"error: cannot use {tmp_path / 'file'}")
+    assert "next: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_harnesses_are_listed_and_their_launch_is_told() -> None:
     listed = forge("harness", "list")
     assert listed.returncode == 0

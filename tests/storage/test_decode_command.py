@@ -157,3 +157,7 @@ def test_help_teaches_and_a_missing_directory_is_named(tmp_path: Path) -> None:
     assert "--follow-parent" not in text
     missing = runner.invoke(build(), ["decode", "--data", str(tmp_path / "none")])
     assert missing.exit_code == 2
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="is no data directory"):
+        build()(["decode", "--once", "--data", str(tmp_path / "empty")], standalone_mode=False)
+    assert not any((tmp_path / "empty").iterdir())
