@@ -177,4 +177,7 @@ class Publisher:
             raise _StepFailed(f"{step.method} {step.path} of {replica.url}: {error}") from error
         if status not in step.ok:
             raise _StepFailed(f"{step.method} {step.path} of {replica.url} answered {status}: {str(body)[:200]}")
-        return body if isinstance(body, dict) else {}
+        said = body if isinstance(body, dict) else {}
+        if any(said.get(name, value) != value for name, value in step.expect.items()):
+            raise _StepFailed(f"{step.method} {step.path} of {replica.url} did not succeed: {str(said)[:200]}")
+        return said

@@ -44,6 +44,8 @@ class ScriptedEngine:
         self.probes: list[str] = []
         self.weight_version = "default"
         self.weight_digest = "digest-0"
+        self.holds_cache = False
+        """Its prefix cache will not be reset: a 200 says so."""
         self.gives_ids = True
         self.logprobs_mode = "processed"
         self.digest_of: Callable[[str], str] = lambda path: f"digest-of-{path}"
@@ -128,7 +130,7 @@ class ScriptedEngine:
             return _json({"tokens": self.tokenizer.encode(text)})
         elif path not in ("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache"):
             return _json({"detail": "Not Found"}, 404)
-        return _json({})
+        return _json({"success": not (self.holds_cache and path == "/reset_prefix_cache")})
 
     # Prompts
 

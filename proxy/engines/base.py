@@ -75,7 +75,7 @@ class Step:
     json: Mapping[str, Any] | None = None
     ok: tuple[int, ...] = (200,)
     expect: Mapping[str, Any] = field(default_factory=dict)
-    """Members that the answer of a 200 must have with these values, else the step has failed."""
+    """Members of the answer that say the step failed if they have another value; older servers leave them out."""
 
 
 @dataclass(frozen=True, slots=True)

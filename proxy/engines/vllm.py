@@ -19,6 +19,7 @@ from forge.proxy.engines.base import Ask, Cut, Publication, Step, Tokens
 from forge.proxy.splice import UNREADABLE
 
 _ASKS_NOTHING: Final = (b"", b"null", b"false")
+_DONE: Final = {"success": True}
 _MAYBE_MISSING: Final = (200, 404)
 """Caches that not every version has."""
 
@@ -71,12 +72,16 @@ class Vllm:
             reset=(
                 # Requests kept in flight hold blocks: the reset answers 200 with success false unless they are let go
                 # and computed again.
-                Step("POST", f"/reset_prefix_cache{'?reset_running_requests=true' if mode == 'keep' else ''}"),
+                Step(
+                    "POST",
+                    f"/reset_prefix_cache{'?reset_running_requests=true' if mode == 'keep' else ''}",
+                    expect=_DONE,
+                ),
                 Step("POST", "/reset_mm_cache", ok=_MAYBE_MISSING),
                 Step("POST", "/reset_encoder_cache", ok=_MAYBE_MISSING),
             ),
             digest=None,
-            set_version=(Step("POST", "/update_weight_version", {"new_version": str(version)}),),
+            set_version=(Step("POST", "/update_weight_version", {"new_version": str(version)}, expect=_DONE),),
             resume=(Step("POST", "/resume"),),
         )
 

@@ -107,6 +107,22 @@ async def test_a_digest_that_differs_takes_the_server_out_until_it_is_right(tmp_
             assert answer.status == 200
 
 
+async def test_a_cache_that_was_not_reset_takes_the_server_out(tmp_path: Path) -> None:
+    """vLLM says so with a 200: new weights over the old ones' keys and values would sample from neither."""
+    async with serving(tmp_path) as s:
+        s.engine.holds_cache = True
+        with pytest.raises(Unavailable, match="reset_prefix_cache"):
+            await s.control.publish(version=1, path="/weights/1")
+        assert s.engine.weight_version == "default", "no version is set on weights with an old cache"
+        async with s.chat() as answer:
+            assert answer.status == 503
+        s.engine.holds_cache = False
+        done = await s.control.publish(version=1, path="/weights/1")
+        assert done.failed == {}
+        async with s.chat() as answer:
+            assert answer.status == 200
+
+
 async def test_one_bad_server_does_not_stop_the_others(tmp_path: Path) -> None:
     async with ScriptedEngine() as other, serving(tmp_path) as s:
         await s.control.add_upstream(other.url)
