@@ -15,6 +15,7 @@ from typing import Protocol
 from forge.adapters.harnesses.packages import cache_folder
 from forge.client import ControlClient
 from forge.graders import Graders
+from forge.proxy.config import Record
 from forge.rollout import Rollouts
 from forge.run_config import RunConfig
 from forge.run_report import RunReport, SessionReport
@@ -45,7 +46,7 @@ async def run(config: RunConfig, watch: Watch) -> RunReport:
             context = await _context_tokens(client)
             rollouts = Rollouts(config, client, graders, context_tokens=context, scratch=scratch)
             sessions = await _all(config, rollouts, watch)
-    return RunReport(run_id=config.run_id, data=config.data, strict=config.record == "strict", sessions=sessions)
+    return RunReport(run_id=config.run_id, data=config.data, strict=config.record is Record.STRICT, sessions=sessions)
 
 
 async def _all(config: RunConfig, rollouts: Rollouts, watch: Watch) -> list[SessionReport]:

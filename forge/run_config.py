@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from forge.adapters.harnesses.base import HarnessAdapter
+from forge.proxy.config import Record
 from forge.runners.base import Runner
 from forge.storage.errors import BadInput
 from forge.storage.names import check_name
@@ -46,7 +47,7 @@ class RunConfig:
     """Time limit of one harness."""
     sampling: Mapping[str, Any] = field(default_factory=lambda: TRAINING_SAMPLING)
     purpose: Purpose = Purpose.TRAIN
-    record: Literal["strict", "best-effort"] = "strict"
+    record: Record = Record.STRICT
     policy: str | None = None
     """URL of a running policy server; None starts the embedded one."""
     control: str | None = None

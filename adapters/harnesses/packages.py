@@ -6,19 +6,18 @@ beside it makes a second installer wait for the first. Nothing here knows what t
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from forge.storage.cache import cache_root, making
 from forge.storage.errors import Unavailable
 
 Say: TypeAlias = Callable[[str], None]
@@ -30,8 +29,7 @@ INSTALL_LIMIT_S = 1800
 
 def cache_folder() -> Path:
     """``$FORGE_CACHE/harnesses``, by default ``~/.cache/forge/harnesses``."""
-    root = os.environ.get("FORGE_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "forge").absolute() / "harnesses"
+    return cache_root() / "harnesses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +51,7 @@ class Package(ABC):
     def install(self, cache: Path, say: Say) -> None:
         if self.installed(cache):
             return
-        cache.mkdir(parents=True, exist_ok=True)
-        with _locked(
-            cache / f".{self.folder}.lock", lambda: say(f"{self.folder}: another process installs it, waiting")
-        ):
+        with making(cache / self.folder, lambda: say(f"{self.folder}: another process installs it, waiting")):
             if self.installed(cache):
                 return
             say(f"{self.folder}: installing {self.requirement}")
@@ -123,14 +118,3 @@ def _client(command: Sequence[str], what: str, env: Mapping[str, str]) -> None:
             f"cannot install {what}: " + ("; ".join(errors[-2:]) or f"exit code {done.returncode}"),
             "check that the package registry can be reached, then repeat the command",
         )
-
-
-@contextmanager
-def _locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from forge.storage.errors import BadInput
-
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def size_in_bytes(text: str) -> int:
-    """``512M``, ``4G``, ``0``: a size in bytes, with a binary unit."""
-    found = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if found is None:
-        raise BadInput(f"--journal-keep: {text!r} is no size", "write it as 512M or 4G")
-    return int(found[1]) * _UNITS[found[2]]
+from forge.option_values import size_in_bytes
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
         if follow_parent is None:  # a proxy's decoder may be there before its first frame
             existing(data)
-        keep = size_in_bytes(journal_keep)
+        keep = size_in_bytes("--journal-keep", journal_keep)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         decoder.run(
             data,

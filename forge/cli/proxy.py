@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import time
 from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from forge.cli.decode import size_in_bytes
-from forge.storage.errors import BadInput, ForgeError
-
-if TYPE_CHECKING:
-    from forge.proxy.config import ProxyConfig
+from forge.option_values import json_object, size_in_bytes
+from forge.proxy.config import Durability, ProxyConfig, Record
+from forge.storage.errors import ForgeError
 
 
 class Engine(StrEnum):
@@ -26,16 +23,6 @@ class Engine(StrEnum):
     VLLM = "vllm"
     EMBEDDED = "embedded"
     OPENAI = "openai"
-
-
-class Recording(StrEnum):
-    STRICT = "strict"
-    BEST_EFFORT = "best-effort"
-
-
-class Durable(StrEnum):
-    PROCESS = "process"
-    DISK = "disk"
 
 
 EXAMPLE = "Example: forge proxy --upstream http://127.0.0.1:8000 --data ./data"
@@ -55,9 +42,9 @@ TokenFile = Annotated[
 ]
 KeyFile = Annotated[Path | None, typer.Option(help="File with the key of the policy servers.")]
 Kind = Annotated[Engine, typer.Option(help="Kind of the policy servers.")]
-Strictness = Annotated[Recording, typer.Option(help="strict refuses a policy server whose calls could not train.")]
-Durability = Annotated[
-    Durable, typer.Option(help="What a reply waits for: process survives kill -9, disk a power cut too.")
+Strictness = Annotated[Record, typer.Option(help="strict refuses a policy server whose calls could not train.")]
+Durable = Annotated[
+    Durability, typer.Option(help="What a reply waits for: process survives kill -9, disk a power cut too.")
 ]
 Run = Annotated[str | None, typer.Option(help="Name of the run in the dataset. [proxy-DATE-TIME]")]
 Model = Annotated[str | None, typer.Option(help="Model name to send. [the first one it serves]")]
@@ -84,8 +71,8 @@ def register(app: typer.Typer) -> None:
         control_token_file: TokenFile = None,
         upstream_key_file: KeyFile = None,
         engine: Kind = Engine.AUTO,
-        record: Strictness = Recording.STRICT,
-        durability: Durability = Durable.PROCESS,
+        record: Strictness = Record.STRICT,
+        durability: Durable = Durability.PROCESS,
         run: Run = None,
         model: Model = None,
         sampling: Sampling = None,
@@ -99,13 +86,13 @@ def register(app: typer.Typer) -> None:
         Point a harness's base URL at http://HOST:PORT/v1. Calls without a session key make implicit sessions;
         sessions with keys are opened over the control plane, which needs the token of --control-token-file.
         """
-        from forge.proxy import config as proxy_config
-
         if journal_keep is not None:
-            size_in_bytes(journal_keep)  # here, not in the decoder, which would be started again and again
+            size_in_bytes(
+                "--journal-keep", journal_keep
+            )  # here, not in the decoder, which would be started again and again
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         logging.getLogger("aiohttp.server").addFilter(_brief)
-        config = proxy_config.ProxyConfig(
+        config = ProxyConfig(
             data=data,
             run_id=run or time.strftime("proxy-%Y%m%d-%H%M%S"),
             upstreams=tuple(upstream or ()),
@@ -116,10 +103,10 @@ def register(app: typer.Typer) -> None:
             control_token_file=control_token_file,
             upstream_key_file=upstream_key_file,
             engine=engine.value,
-            record=proxy_config.Record(record.value),
-            durability=proxy_config.Durability(durability.value),
+            record=record,
+            durability=durability,
             model=model,
-            sampling=_json_object(sampling),
+            sampling=None if sampling is None else json_object("--sampling", sampling),
             implicit=implicit,
             decoder=decoder,
             journal_keep=journal_keep,
@@ -138,18 +125,6 @@ def _brief(record: logging.LogRecord) -> bool:
         record.levelno, record.levelname = logging.WARNING, "WARNING"
         record.exc_info = record.exc_text = None
     return True
-
-
-def _json_object(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise BadInput(f"--sampling is not JSON: {error}", """write it as '{"temperature": 1.0}'""") from error
-    if not isinstance(value, dict):
-        raise BadInput("--sampling is no JSON object", """write it as '{"temperature": 1.0}'""")
-    return value
 
 
 async def _serve(config: ProxyConfig) -> None:

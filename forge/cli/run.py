@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forge.option_values import json_object
+from forge.proxy.config import Record
 from forge.storage.errors import BadInput, Exit
+from forge.storage.records import Purpose
 
 if TYPE_CHECKING:
     from forge.run import Watch
@@ -25,16 +27,6 @@ EXAMPLE = "Example: forge run --harness pi --task 'Create hello.txt containing h
 class RunnerName(StrEnum):
     LOCAL = "local"
     UNCONFINED = "unconfined"
-
-
-class Recording(StrEnum):
-    STRICT = "strict"
-    BEST_EFFORT = "best-effort"
-
-
-class For(StrEnum):
-    TRAIN = "train"
-    EVAL = "eval"
 
 
 def register(app: typer.Typer) -> None:
@@ -58,16 +50,16 @@ def register(app: typer.Typer) -> None:
         ] = None,
         control_token_file: Annotated[Path | None, typer.Option(help="That proxy's control token.")] = None,
         sampling: Annotated[
-            str | None, typer.Option(help='JSON laid over the training sampling: {"max_tokens": 512}.')
-        ] = None,
+            str, typer.Option(help='JSON laid over the training sampling: {"max_tokens": 512}.')
+        ] = "{}",
         data: Annotated[Path, typer.Option(help="Where the dataset is.")] = Path("data"),
         run_name: Annotated[str | None, typer.Option("--run", help="Name of the run. [date and time]")] = None,
         model: Annotated[str | None, typer.Option(help="Model name to ask the policy server for.")] = None,
         runner: Annotated[
             RunnerName, typer.Option(help="local: confined by bubblewrap. unconfined: as you, with your files.")
         ] = RunnerName.LOCAL,
-        record: Annotated[Recording, typer.Option(help="strict: every call must be able to train.")] = Recording.STRICT,
-        purpose: Annotated[For, typer.Option(help="What the sessions are for.")] = For.TRAIN,
+        record: Annotated[Record, typer.Option(help="strict: every call must be able to train.")] = Record.STRICT,
+        purpose: Annotated[Purpose, typer.Option(help="What the sessions are for.")] = Purpose.TRAIN,
     ) -> None:
         """Run every task in a harness, record every call, grade what it left.
 
@@ -77,7 +69,6 @@ def register(app: typer.Typer) -> None:
         from forge.adapters.harnesses import find
         from forge.run_config import TRAINING_SAMPLING, RunConfig, new_run_id
         from forge.runners import find as find_runner
-        from forge.storage.records import Purpose
 
         config = RunConfig(
             adapter=find(harness),
@@ -88,9 +79,9 @@ def register(app: typer.Typer) -> None:
             group_size=group_size,
             concurrency=concurrency,
             seconds=timeout,
-            sampling={**TRAINING_SAMPLING, **_json(sampling)},
-            purpose=Purpose(purpose.value),
-            record=record.value,
+            sampling={**TRAINING_SAMPLING, **json_object("--sampling", sampling)},
+            purpose=purpose,
+            record=record,
             policy=policy,
             control=control,
             control_token_file=control_token_file,
@@ -108,16 +99,6 @@ def _tasks(text: str | None, file: Path | None) -> tuple[Task, ...]:
             "give either --task or --tasks", "one task: --task 'Create hello.txt'; a file: --tasks FILE.jsonl"
         )
     return (one(text),) if text is not None else read(file or Path())
-
-
-def _json(text: str | None) -> dict[str, Any]:
-    try:
-        value = json.loads(text or "{}")
-    except ValueError as error:
-        raise BadInput(f"--sampling is not JSON: {error}", """write it as '{"temperature": 1.0}'""") from error
-    if not isinstance(value, dict):
-        raise BadInput("--sampling is not a JSON object", """write it as '{"temperature": 1.0}'""")
-    return value
 
 
 def _carry_out(config: RunConfig) -> Exit:

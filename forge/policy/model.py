@@ -6,7 +6,6 @@ compile a whole inference engine), and a model appears in the cache by rename, w
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from forge.storage.cache import cache_root, making
 from forge.storage.errors import BadInput, Unavailable
 
 Tell = Callable[[str], None]
@@ -42,10 +42,6 @@ FORMAT = 2
 FETCH_SECONDS = 900
 
 
-def cache() -> Path:
-    return Path(os.environ.get("FORGE_CACHE") or Path.home() / ".cache" / "forge")
-
-
 def ensure_model(
     name: str | Path = DEFAULT, tell: Tell = lambda line: print(line, file=sys.stderr, flush=True)
 ) -> Path:
@@ -58,16 +54,10 @@ def ensure_model(
         raise BadInput(
             f"no model {str(name)!r}: no such directory, nor a known name", f"known names: {', '.join(SOURCES)}"
         )
-    final = cache() / "models" / f"{str(name).lower()}-fp32-{FORMAT}"
+    final = cache_root() / "models" / f"{str(name).lower()}-fp32-{FORMAT}"
     if final.is_dir():
         return final
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with (final.parent / f".{final.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell(f"waiting for another process that makes {final}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with making(final, lambda: tell(f"waiting for another process that makes {final}")):
         if not final.is_dir():
             _make(source, final, tell)
     return final

@@ -57,7 +57,7 @@ async def test_a_data_directory_in_use_and_a_wrong_token_are_named(tmp_path: Pat
     [
         (["--upstream", "nonsense"], 2, "not a policy server's URL"),
         (["--sampling", "{"], 2, "--sampling is not JSON"),
-        (["--sampling", "[]"], 2, "--sampling is no JSON object"),
+        (["--sampling", "[]"], 2, "--sampling is not a JSON object"),
         (["--upstream-key-file", "/nowhere/key"], 2, "cannot read the upstream key file /nowhere/key"),
         (["--journal-keep", "lots"], 2, "'lots' is no size"),
         (["--control-host", "0.0.0.0"], 2, "may not listen on 0.0.0.0"),

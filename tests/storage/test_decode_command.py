@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forge.cli import build
-from forge.cli.decode import size_in_bytes
+from forge.option_values import size_in_bytes
 from forge.proxy.decoder import Decoder
 from forge.storage import checkpoint
 from forge.storage.dataset import Dataset
@@ -145,9 +145,16 @@ def test_a_decoder_whose_proxy_died_before_it_began_decodes_and_ends(tmp_path: P
 
 
 def test_sizes() -> None:
-    assert [size_in_bytes(text) for text in ("0", "512M", "4G", "1 kib", "10b")] == [0, 512 << 20, 4 << 30, 1024, 10]
+    sizes = {"0": 0, "512M": 512 << 20, "4G": 4 << 30, "1 kib": 1024, "10b": 10}
+    assert {text: size_in_bytes("--keep", text) for text in sizes} == sizes
+        0,
+        512 << 20,
+        4 << 30,
+        1024,
+        10,
+    ]
     with pytest.raises(BadInput, match="'much' is no size"):
-        size_in_bytes("much")
+        size_in_bytes("--keep", "much")
 
 
 def test_help_teaches_and_a_missing_directory_is_named(tmp_path: Path) -> None:
