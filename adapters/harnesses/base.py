@@ -9,7 +9,7 @@ so that the sessions of a group share their prompt's prefix.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -63,6 +63,14 @@ class Launch:
     """Folders to put first on PATH."""
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One model call as the harness itself wrote it down."""
+
+    prompt_tokens: int | None
+    output_tokens: int | None
+
+
 class HarnessAdapter(ABC):
     """One harness at one pinned version."""
 
@@ -82,6 +90,11 @@ class HarnessAdapter(ABC):
     @abstractmethod
     def final_text(self, stdout: str) -> str:
         """The agent's last message out of what the launch printed; empty where there is none."""
+
+    def transcript(self, folder: Path) -> Sequence[Heard] | None:
+        """The calls that the harness's own record tells of, in order; ``folder`` holds what ``transcripts`` matched, at
+        the same relative paths. None where it keeps none, or does not count tokens."""
+        return None
 
     def installed(self, cache: Path) -> bool:
         return all(package.installed(cache) for package in self.packages)
