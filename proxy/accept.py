@@ -16,6 +16,7 @@ from forge.proxy.asking import Asking
 from forge.proxy.attribution import Signs, signs, stored
 from forge.proxy.call import Exchange
 from forge.proxy.deps import Deps
+from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import Dialect, Outgoing, Overrides
 from forge.proxy.engines import ENGINES
 from forge.proxy.history import Fingerprint, fingerprint
@@ -23,6 +24,7 @@ from forge.proxy.kinds import Seen, kind_of
 from forge.proxy.pool import Replica
 from forge.proxy.recorder import wall_us
 from forge.proxy.refusal import Refused
+from forge.proxy.routes import Route
 from forge.proxy.sessions import Live
 from forge.proxy.stop import clean_stop
 from forge.storage.frames import Close, Open
@@ -33,9 +35,10 @@ DEFAULT_ENGINE: Final = "vllm"
 
 
 async def accept(
-    deps: Deps, request: web.BaseRequest, dialect: Dialect, body: bytes, live: Live | None, rule: str
+    deps: Deps, request: web.BaseRequest, where: Route, body: bytes, live: Live | None, rule: str
 ) -> web.StreamResponse:
     """Serves the call. ``live`` is None for a request without a key of ours."""
+    dialect = DIALECTS[where.dialect]
     if not await deps.pool.passed(deps.config.limits.hold_s):
         raise Refused(503, "publishing", "new weights have been loading for too long")
     if deps.draining:
@@ -45,7 +48,8 @@ async def accept(
         raise _late(deps, Arrival(request, dialect, body, call_id, live, rule))
     replica = deps.pool.pick(live.replica if live else None)
     engine = replica.engine if replica else ENGINES[DEFAULT_ENGINE]
-    outgoing = dialect.request(body, engine=engine, overrides=_overrides(deps, live, replica), call_id=call_id)
+    overrides = _overrides(deps, live, replica)
+    outgoing = dialect.request(body, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
     said = signs(request.headers, outgoing.hints)
     seen = fingerprint(body)
     if live is None:

@@ -17,7 +17,6 @@ from forge.proxy.recorder import Recording
 from forge.proxy.session_spec import Policy
 from forge.proxy.upstream import BrokeOff, EngineClient, NotBegun, Reply
 
-CHAT_PATH: Final = "/v1/chat/completions"
 AGAIN: Final = (429, 503)
 """Statuses that say the engine has not begun."""
 ERROR_TEXT: Final = 500
@@ -49,7 +48,7 @@ class Asking:
     policy: Policy = field(default_factory=Policy)
     """What the replica served when it was asked."""
 
-    async def send(self, body: bytes) -> Reply:
+    async def send(self, path: str, body: bytes) -> Reply:
         """The engine's status and headers; ``end`` must follow. Raises ``Failed``."""
         why = "no policy server is up"
         for number in range(self.limits.attempts):
@@ -61,7 +60,7 @@ class Asking:
             self.recording.attempt = number
             self._begin(replica)
             try:
-                reply = await self.client.send("POST", replica.url + CHAT_PATH, body)
+                reply = await self.client.send("POST", replica.url + path, body)
             except NotBegun as error:
                 why = f"the policy server {replica.url} cannot be reached: {error}"
                 self.pool.down(replica, why)

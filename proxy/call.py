@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from forge.proxy.asking import CHAT_PATH, ERROR_TEXT, Asking, Failed
+from forge.proxy.asking import ERROR_TEXT, Asking, Failed
 from forge.proxy.config import Limits
 from forge.proxy.delivery import Delivery
 from forge.proxy.dialects.base import Answer, Dialect, Outgoing
@@ -66,7 +66,7 @@ class Exchange:
 
     async def _run(self) -> web.StreamResponse:
         try:
-            reply = await self.asking.send(self.outgoing.body)
+            reply = await self.asking.send(self.outgoing.path, self.outgoing.body)
         except Failed as failed:
             return await self._fail(failed)
         try:
@@ -167,7 +167,7 @@ class Exchange:
         return await self._give_body(reply.status, passed)
 
     def _foreign(self, reply: Reply) -> Failed:
-        url = f"{self.asking.replica.url if self.asking.replica else ''}{CHAT_PATH}"
+        url = f"{self.asking.replica.url if self.asking.replica else ''}{self.outgoing.path}"
         kind = reply.content_type or "nothing"
         return Failed(502, "upstream_not_an_engine", f"{url} answered with {kind}: is that a policy server?")
 

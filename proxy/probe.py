@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forge.proxy.asking import CHAT_PATH
+from forge.proxy.dialects.base import CHAT_PATH
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Abilities, Engine, Tokens
 from forge.proxy.upstream import BrokeOff, EngineClient, NotBegun

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from forge.proxy.dialects.base import NO_TARGET, Target
 from forge.proxy.keys import SESSION_ID
 
 
 class Kind(StrEnum):
     CALL = "call"
+    COUNT = "count"
+    """How many tokens a request's prompt has; no call."""
     MODELS = "models"
     PROBE = "probe"
     """Harnesses ask it to see who is there; answered cheaply, never recorded."""
@@ -32,6 +35,7 @@ class Route:
     session_id: str | None = None
     """The session that the path names; its key opens it."""
     probe: str = ""
+    target: Target = NO_TARGET
 
 
 CALLS: Final[dict[str, str]] = {

@@ -98,7 +98,7 @@ class DataPlane:
         self._calls += 1
         try:
             body = await read_body(request, limits)
-            return await accept(self._deps, request, DIALECTS[where.dialect], body, live, rule)
+            return await accept(self._deps, request, where, body, live, rule)
         finally:
             self._calls -= 1
 

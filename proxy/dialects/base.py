@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from forge.proxy.engines.base import Ask, Engine
+
+CHAT_PATH: Final = "/v1/chat/completions"
 
 
 class Hold(IntEnum):
@@ -33,6 +35,17 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """What the path itself says, in formats whose body does not."""
+
+    model: str | None = None
+    stream: bool = False
+
+
+NO_TARGET: Final = Target()
+
+
+@dataclass(frozen=True, slots=True)
 class Overrides:
     """What the session lays over a request."""
 
@@ -51,7 +64,7 @@ class Outgoing:
     """A request made ready for the engine."""
 
     body: bytes
-    """Chat completions JSON for the engine."""
+    """JSON for the engine's ``path``."""
     edited: bool
     """False when ``body`` is the harness's own bytes."""
     stream: bool
@@ -67,6 +80,8 @@ class Outgoing:
     first user text... Small values only."""
     context: Any = None
     """What the dialect itself needs to write the answer (tool maps, echoed fields)."""
+    path: str = CHAT_PATH
+    """The engine's route."""
 
 
 class BadRequest(Exception):
@@ -108,7 +123,9 @@ class Dialect(Protocol):
     """One keepalive event this dialect's clients count as life."""
     content_type_stream: str
 
-    def request(self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str) -> Outgoing:
+    def request(
+        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+    ) -> Outgoing:
         """Raises ``BadRequest``."""
 
     def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.dialects.base import Answer, BadRequest, Hold, Outgoing, Overrides, Piece
+from forge.proxy.dialects.base import NO_TARGET, Answer, BadRequest, Hold, Outgoing, Overrides, Piece, Target
 from forge.proxy.dialects.hints import chat_hints
 from forge.proxy.dialects.overlay import decode_member, overlay, sampling
 from forge.proxy.engines.answers import as_stream, error_text
@@ -32,7 +32,9 @@ class Chat:
     keepalive: bytes = b": keepalive\n\n"
     content_type_stream: str = "text/event-stream; charset=utf-8"
 
-    def request(self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str) -> Outgoing:
+    def request(
+        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+    ) -> Outgoing:
         try:
             asked = splice.members(body)
         except splice.UNREADABLE as failure:

@@ -16,32 +16,16 @@ import msgspec
 from forge.proxy.dialects.base import Hold, Piece
 from forge.proxy.dialects.responses_items import Event, OutputItem, Reasoning, Text, ToolCall
 from forge.proxy.dialects.responses_request import Translated
+from forge.proxy.dialects.translated import PromptDetails, Usage
 from forge.proxy.engines.answers import Message
 from forge.proxy.engines.answers import ToolCall as CallDelta
 
 INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of an answer that was cut, and the words for it."""
-ABORT: Final = "abort"
 
 
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-    created_cache_tokens: int | None = None
-
-
-class _OutputDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
-
-
-class Composer:
-    """Chat deltas in, pieces out. Give ``take`` the deltas, then one of ``end`` and ``fail``."""
+class ResponseComposer:
+    """A ``Composer`` of the responses format."""
 
     def __init__(self, translated: Translated, *, call_id: str, created: int, model: str | None) -> None:
         self._translated = translated
@@ -61,6 +45,7 @@ class Composer:
         self._item: OutputItem | None = None
         self._calls: dict[int, ToolCall] = {}
         self._pieces: list[Piece] = []
+        self._finish = ""
         self.final: dict[str, Any] | None = None
         """The response object, once the answer has ended."""
 
@@ -73,7 +58,7 @@ class Composer:
         self._emit([("response.created", {"response": response}), ("response.in_progress", {"response": response})])
 
     def take(self, delta: Message) -> None:
-        """Raises ``ValueError`` on a piece of a call that has ended: what was given cannot be taken back."""
+        """Raises ``ValueError`` on a piece of a call that has ended."""
         reasoning = delta.reasoning if delta.reasoning is not None else delta.reasoning_content
         if reasoning:
             self._reasoning(reasoning)
@@ -82,13 +67,12 @@ class Composer:
         for place, call in enumerate(delta.tool_calls or ()):
             self._call(call.index if call.index is not None else place, call)
 
-    def settle(self, finish: str) -> None:
-        """The engine has finished: every item ends, so that the harness can act on it."""
-        if finish != ABORT:
-            self._close("incomplete" if finish in INCOMPLETE else "completed")
+    def settle(self, finish: str, matched: str | None) -> None:
+        self._finish = finish
+        self._close("incomplete" if finish in INCOMPLETE else "completed")
 
-    def end(self, finish: str, usage: Usage | None) -> None:
-        reason = INCOMPLETE.get(finish)
+    def end(self, usage: Usage | None) -> None:
+        reason = INCOMPLETE.get(self._finish)
         status = "completed" if reason is None else "incomplete"
         details = None if reason is None else {"reason": reason}
         self.final = self._response(status, usage=_usage(usage), incomplete_details=details)
@@ -164,7 +148,7 @@ def _usage(usage: Usage | None) -> dict[str, Any] | None:
     """The engine's own counts: harnesses compact by them. None where it gave none."""
     if usage is None or usage.completion_tokens is None:
         return None
-    prompt = usage.prompt_tokens_details or _PromptDetails()
+    prompt = usage.prompt_tokens_details or PromptDetails()
     details = {"cached_tokens": prompt.cached_tokens or 0, "cache_write_tokens": prompt.created_cache_tokens or 0}
     reasoning = usage.completion_tokens_details.reasoning_tokens if usage.completion_tokens_details else None
     return {

@@ -1,0 +1,206 @@
+"""The lane of every wire format that is not chat: the engine's chat answer, chunk by chunk, through a composer.
+
+Owns the reading of the engine's answer (streamed, or whole where a stream was due, or the other way round) and when
+it is complete; what events or objects it becomes is the composer's. The one non-obvious fact: the harness asks for
+nothing of the engine itself, so an answer needs no cutting: only what has a place in the format is taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from forge.proxy import splice
+from forge.proxy.dialects.base import Hold, Piece
+from forge.proxy.dialects.chat import BROKEN_OFF, DONE, last_event
+from forge.proxy.engines.answers import Message, as_stream, error_text
+from forge.proxy.sse import EventTooLarge, Splitter
+
+ABORT: Final = "abort"
+ABORTED: Final = "the policy server aborted this generation; ask again"
+
+
+class PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+    created_cache_tokens: int | None = None
+
+
+class OutputDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """The engine's own counts."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: OutputDetails | None = None
+
+
+class Composer(Protocol):
+    """Chat deltas in, pieces out. Called in this order: ``start``, ``take`` for each delta, ``settle`` at the
+    engine's finish, then one of ``end`` and ``fail``; ``pieces`` at any time."""
+
+    @property
+    def final(self) -> dict[str, Any] | None:
+        """The whole answer's object, once ``end`` or ``fail`` was called."""
+
+    def start(self) -> None: ...
+
+    def take(self, delta: Message) -> None:
+        """Raises ``ValueError`` where the delta has no place any more: what was given cannot be taken back."""
+
+    def settle(self, finish: str, matched: str | None) -> None:
+        """The engine has finished: what is open ends, so that the harness can act on it. ``matched``: the stop
+        string that ended it, where the engine names it."""
+
+    def end(self, usage: Usage | None) -> None:
+        """After ``settle``: the closing events. ``usage`` is None where the engine gave none."""
+
+    def fail(self, code: str, message: str) -> None:
+        """The closing events of an answer that is none."""
+
+    def pieces(self) -> list[Piece]:
+        """What has been composed since the last time."""
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    delta: Message | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    """One chunk of the engine's stream; ids and log probs are skipped unread."""
+
+    choices: list[_Choice] | None = None
+    usage: Usage | None = None
+    error: Any = None
+
+
+_chunk: Final = msgspec.json.Decoder(_Chunk)
+
+
+class Streamed:
+    """Each event goes out as soon as the engine has said enough for it."""
+
+    def __init__(self, composer: Composer) -> None:
+        self._composer = composer
+        self._splitter = Splitter()
+        self._usage: Usage | None = None
+        self._started = False
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.finish_reason is not None and self.error is None
+
+    def feed(self, chunk: bytes) -> Sequence[Piece]:
+        try:
+            for event in self._splitter.feed(chunk) if self.error is None else ():
+                self._take(event.data)
+        except EventTooLarge as failure:
+            self._fail(str(failure))
+        return self._composer.pieces()
+
+    def finish(self) -> Sequence[Piece]:
+        if self.error is None:
+            self._take_rest()
+        if self.error is None and self.finish_reason is None:
+            self._fail(BROKEN_OFF)
+        elif self.error is None and self.finish_reason == ABORT:
+            self._composer.fail("server_error", ABORTED)
+        elif self.error is None:
+            self._composer.end(self._usage)
+        return self._composer.pieces()
+
+    def take_whole(self, body: bytes) -> None:
+        """The engine's whole body, in place of a stream."""
+        try:
+            for event in Splitter().feed(as_stream(body)):
+                self._take(event.data)
+        except (ValueError, EventTooLarge) as failure:
+            self._fail(str(failure))
+
+    def _take_rest(self) -> None:
+        """The end of a stream without its last empty line, or a whole body where a stream was due."""
+        rest = self._splitter.rest
+        if rest.lstrip().startswith(b"{"):
+            self.take_whole(rest)
+        elif self.finish_reason is None and (last := last_event(self._splitter)) is not None:
+            self._take(last.data)
+
+    def _take(self, data: bytes | None) -> None:
+        if not data or data == DONE or self.error is not None:
+            return
+        self._start()
+        try:
+            chunk = _chunk.decode(data)
+            if chunk.error is not None:
+                self._fail(error_text(chunk.error))
+                return
+            self._usage = chunk.usage or self._usage
+            for choice in chunk.choices or ():
+                self._take_choice(choice)
+        except (*splice.UNREADABLE, ValueError) as failure:
+            self._fail(f"the policy server's answer cannot be read: {failure}")
+
+    def _take_choice(self, choice: _Choice) -> None:
+        if choice.index != 0 or self.finish_reason is not None:
+            return
+        if choice.delta is not None:
+            self._composer.take(choice.delta)
+        if choice.finish_reason:
+            self.finish_reason = choice.finish_reason
+            if self.finish_reason != ABORT:
+                matched = choice.stop_reason if isinstance(choice.stop_reason, str) else None
+                self._composer.settle(choice.finish_reason, matched)
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            self._composer.start()
+
+    def _fail(self, message: str) -> None:
+        self._start()
+        self.error = message
+        self._composer.fail("server_error", message)
+
+
+class Whole:
+    """The final object of the same events, held entire; an error body where the answer cannot be one."""
+
+    def __init__(self, composer: Composer, error: Callable[[str], bytes]) -> None:
+        """``error`` writes a failure's message in the format's own error shape."""
+        self._composer = composer
+        self._streamed = Streamed(composer)
+        self._error = error
+        self._chunks: list[bytes] = []
+
+    @property
+    def complete(self) -> bool:
+        return self._streamed.complete
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self._streamed.finish_reason
+
+    @property
+    def error(self) -> str | None:
+        return self._streamed.error
+
+    def feed(self, chunk: bytes) -> Sequence[Piece]:
+        self._chunks.append(chunk)
+        return ()
+
+    def finish(self) -> Sequence[Piece]:
+        self._streamed.take_whole(b"".join(self._chunks))
+        self._streamed.finish()
+        if self.error is not None:
+            return (Piece(self._error(self.error), Hold.CLOSE),)
+        return (Piece(msgspec.json.encode(self._composer.final), Hold.CLOSE),)
