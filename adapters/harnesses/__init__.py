@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from forge.adapters.harnesses.base import HarnessAdapter
 from forge.adapters.harnesses.codex import Codex
+from forge.adapters.harnesses.command import EXAMPLE, Command
 from forge.adapters.harnesses.pi import Pi
 from forge.storage.errors import BadInput
 
 HARNESSES: dict[str, HarnessAdapter] = {adapter.name: adapter for adapter in (Codex(), Pi())}
+"""Those with a pinned version; ``command`` is made by ``find``, from what the user writes."""
 
 
-def find(name: str) -> HarnessAdapter:
-    """The adapter called ``name``; raises ``BadInput`` with the names there are."""
+def find(name: str, command: str | None = None) -> HarnessAdapter:
+    """The adapter called ``name``; raises ``BadInput`` with the names there are. ``command``: the template of the
+    harness of that name, which no other one reads."""
+    if name == Command.name:
+        if command is None:
+            raise BadInput("the harness 'command' needs the command line to run", EXAMPLE)
+        return Command(command)
     if name not in HARNESSES:
-        raise BadInput(f"unknown harness {name!r}", f"choose one of: {', '.join(sorted(HARNESSES))}")
+        names = ", ".join(sorted([*HARNESSES, Command.name]))
+        raise BadInput(f"unknown harness {name!r}", f"choose one of: {names}")
     return HARNESSES[name]

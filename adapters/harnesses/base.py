@@ -105,6 +105,11 @@ class HarnessAdapter(ABC):
             package.install(cache, say)
 
 
+def origin(base_url: str) -> str:
+    """``base_url`` without its ``/v1``: what clients of the Messages and Gemini wires append their paths to."""
+    return base_url.removesuffix("/v1")
+
+
 def inside(folder: str, *parts: str) -> str:
     return str(PurePosixPath(folder, *parts))
 
