@@ -62,6 +62,6 @@ class Progress:
 
 def one_line(report: SessionReport) -> str:
     reward = "-" if report.reward is None else f"{report.reward:g}"
-    line = f"{report.session_id} {report.task_id}#{report.rollout_index} {report.status}"
+    line = f"{report.session_id} {report.task_id}#{report.rollout_index} {report.harness} {report.status}"
     line += f" calls={report.calls} tokens={report.output_tokens} reward={reward} {report.seconds:.1f}s"
     return f"{line}: {report.error}" if report.error else line

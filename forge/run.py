@@ -1,4 +1,4 @@
-"""``forge run``: every task, ``group_size`` times, in one harness, recorded and graded.
+"""``forge run``: every task, ``group_size`` times, in each harness, recorded and graded.
 
 Owns the order of things and nothing else: what a session is lies in ``rollout``, what it talks to in ``stack``. One
 session's failure is that session's status; only what would hit all of them (no harness, no confinement, no policy, a
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
+from forge.adapters.harnesses.base import HarnessAdapter
 from forge.adapters.harnesses.packages import cache_folder
 from forge.client import ControlClient
 from forge.graders import Graders
@@ -36,7 +38,8 @@ class Watch(Protocol):
 async def run(config: RunConfig, watch: Watch) -> RunReport:
     """Raises ``ForgeError`` for what hits all sessions; on cancellation open sessions are closed as interrupted."""
     config.runner.check()
-    await asyncio.to_thread(config.adapter.install, cache_folder(), watch.say)
+    for adapter in config.adapters:
+        await asyncio.to_thread(adapter.install, cache_folder(), watch.say)
     with tempfile.TemporaryDirectory(prefix="forge-run-") as folder:
         scratch = Path(folder)
         graders = Graders(config.runner, scratch / "code")
@@ -52,17 +55,18 @@ async def run(config: RunConfig, watch: Watch) -> RunReport:
 async def _all(config: RunConfig, rollouts: Rollouts, watch: Watch) -> list[SessionReport]:
     slots = asyncio.Semaphore(config.concurrency)
 
-    async def one(task: Task, index: int) -> SessionReport:
+    async def one(task: Task, adapter: HarnessAdapter, index: int) -> SessionReport:
         async with slots:
             watch.begun(task, index)
-            report = await rollouts.one(task, index)
+            report = await rollouts.one(task, adapter, index)
             watch.done(report)
             return report
 
-    attempts = [(task, index) for task in config.tasks for index in range(config.group_size)]
+    # Harnesses take turns, so that a policy that changes while a run goes on changes for all of them alike.
+    attempts = product(config.tasks, range(config.group_size), config.adapters)
     try:
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(one(task, index)) for task, index in attempts]
+            running = [group.create_task(one(task, adapter, index)) for task, index, adapter in attempts]
     except ExceptionGroup as failures:  # the proxy is gone: every session says so, one is enough
         raise failures.exceptions[0] from None
     return [each.result() for each in running]

@@ -36,7 +36,8 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    adapter: HarnessAdapter
+    adapters: tuple[HarnessAdapter, ...]
+    """Every task runs in each of them."""
     tasks: tuple[Task, ...]
     runner: Runner
     data: Path
@@ -57,9 +58,14 @@ class RunConfig:
     """Name to ask the policy server for; None: the one it serves."""
     modules: Path | None = None
     """A folder in which Python graders are looked for too."""
+    resolv: Path | None = None
+    """The harnesses' own ``/etc/resolv.conf``; None: this machine's."""
 
     def __post_init__(self) -> None:
         check_name("the run", self.run_id)
+        names = [adapter.name for adapter in self.adapters]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise BadInput(f"harness {min(twice)} is named twice", "name each harness once; --group-size repeats it")
         for name, least in (("group size", self.group_size), ("concurrency", self.concurrency)):
             if least < 1:
                 raise BadInput(f"the {name} is {least}", "give at least 1")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from forge.storage.errors import Exit
 from forge.storage.records import SessionStatus
+from forge.transcripts import NO_TRANSCRIPT, Comparison
 
 UNREACHED = frozenset({SessionStatus.POLICY_DOWN, SessionStatus.LAUNCH_FAILED})
 
@@ -34,6 +36,24 @@ class SessionReport:
     """Where the harness's output and transcript are."""
     untrainable: tuple[tuple[str, str], ...] = ()
     """Calls that ended ok and cannot train: (call id, reason)."""
+    transcript: Comparison = NO_TRANSCRIPT
+    """The harness's own record of its calls against ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessSummary:
+    """The sessions of one harness."""
+
+    harness: str
+    sessions: int
+    completed: int
+    reward: float | None
+    """Mean of the rewards there are."""
+    calls: int
+    rows: float
+    """Training rows per session with a call: what a broken prefix costs."""
+    seconds: float
+    """Mean of a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +68,17 @@ class RunReport:
         return [(each, call_id, reason) for each in self.sessions for call_id, reason in each.untrainable]
 
     @property
+    def summaries(self) -> list[HarnessSummary]:
+        """One per harness, in the order in which they were named."""
+        return [_summary(name, group) for name, group in self.by_harness().items()]
+
+    def by_harness(self) -> dict[str, list[SessionReport]]:
+        groups: dict[str, list[SessionReport]] = {}
+        for each in self.sessions:
+            groups.setdefault(each.harness, []).append(each)
+        return groups
+
+    @property
     def exit_code(self) -> Exit:
         """0: every session has calls that were served, and in strict mode all of them can train."""
         if all(each.status in UNREACHED for each in self.sessions):
@@ -55,3 +86,17 @@ class RunReport:
         if self.strict and self.untrainable:
             return Exit.UNTRAINABLE
         return Exit.OK if all(each.ok_calls for each in self.sessions) else Exit.FAILED
+
+
+def _summary(harness: str, sessions: Sequence[SessionReport]) -> HarnessSummary:
+    rewards = [each.reward for each in sessions if each.reward is not None]
+    called = [each.rows for each in sessions if each.calls]
+    return HarnessSummary(
+        harness=harness,
+        sessions=len(sessions),
+        completed=sum(each.status is SessionStatus.COMPLETED for each in sessions),
+        reward=fmean(rewards) if rewards else None,
+        calls=sum(each.calls for each in sessions),
+        rows=fmean(called) if called else 0.0,
+        seconds=fmean(each.seconds for each in sessions),
+    )

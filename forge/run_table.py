@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import Console
@@ -10,29 +11,52 @@ from rich.table import Table
 
 from forge.run_report import RunReport, SessionReport
 
-COLUMNS = ("session", "task", "harness", "calls", "tokens", "rows", "reward", "status")
-TEXTS = ("session", "task", "harness", "status")
+COLUMNS = ("session", "task", "harness", "calls", "tokens", "rows", "reward", "transcript", "status")
+SUMMARY = ("harness", "sessions", "completed", "reward", "calls", "rows/session", "s/session")
+TEXTS = ("session", "task", "harness", "transcript", "status")
 SHOWN_MAX = 20
 """Lines of one kind below the table; more are counted."""
 
 
 def print_report(report: RunReport, console: Console) -> None:
-    table = Table(title=f"run {report.run_id}", box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.title_justify = "left"
-    for name in COLUMNS:
-        justify: Literal["left", "right"] = "left" if name in TEXTS else "right"
-        table.add_column(name, no_wrap=name != "task", overflow="fold", min_width=len(name), justify=justify)
-    for each in report.sessions:
-        table.add_row(*_cells(each))
+    """Sessions by harness, then a line per harness, then what went wrong."""
+    table = _table(COLUMNS, f"run {report.run_id}")
+    for sessions in report.by_harness().values():
+        for each in sessions:
+            table.add_row(*_cells(each))
+        table.add_section()
     console.print(table)
+    console.print()
+    console.print(_summaries(report))
     for line in _lines(report):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def _table(columns: Sequence[str], title: str | None = None) -> Table:
+    table = Table(title=title, box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.title_justify = "left"
+    for name in columns:
+        justify: Literal["left", "right"] = "left" if name in TEXTS else "right"
+        table.add_column(name, no_wrap=name != "task", overflow="fold", min_width=len(name), justify=justify)
+    return table
+
+
 def _cells(each: SessionReport) -> tuple[str, ...]:
-    reward = "-" if each.reward is None else f"{each.reward:.4g}"
-    numbers = (str(each.calls), str(each.output_tokens), str(each.rows), reward)
-    return (each.session_id, f"{each.task_id}#{each.rollout_index}", each.harness, *numbers, str(each.status))
+    numbers = (str(each.calls), str(each.output_tokens), str(each.rows), _number(each.reward))
+    endings = (each.transcript.verdict.value, str(each.status))
+    return (each.session_id, f"{each.task_id}#{each.rollout_index}", each.harness, *numbers, *endings)
+
+
+def _summaries(report: RunReport) -> Table:
+    table = _table(SUMMARY)
+    for each in report.summaries:
+        counts = (str(each.sessions), str(each.completed), _number(each.reward), str(each.calls))
+        table.add_row(each.harness, *counts, f"{each.rows:.2f}", f"{each.seconds:.1f}")
+    return table
+
+
+def _number(reward: float | None) -> str:
+    return "-" if reward is None else f"{reward:.4g}"
 
 
 def _lines(report: RunReport) -> list[str]:
@@ -41,10 +65,16 @@ def _lines(report: RunReport) -> list[str]:
         f"call {call_id} of session {each.session_id} cannot train: {reason}"
         for each, call_id, reason in report.untrainable
     ]
+    differs = [
+        f"the transcript of session {each.session_id} differs: {difference}"
+        for each in report.sessions
+        for difference in each.transcript.differences
+    ]
     reasons = Counter(each.reward_reason for each in report.sessions if each.reward_reason and not each.error)
     return [
         *_first(failed),
         *_first(cannot),
+        *_first(differs),
         *(f"no reward in {count} sessions: {reason}" for reason, count in reasons.most_common(SHOWN_MAX)),
         f"dataset: {report.data}",
         f"outputs and transcripts: {report.data / 'harness' / report.run_id}",

@@ -44,7 +44,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def transcripts(home: Path, globs: Sequence[str], target: Path) -> None:
-    """Copy the harness's own records into ``target``. ``*`` in a glob crosses folders."""
+    """Copy the harness's own records into ``target``, at the same paths. ``*`` in a glob crosses folders."""
     left = TRANSCRIPT_BYTES_MAX
     for folder, entry in _entries(home):
         name = str(folder / entry.name)
@@ -52,8 +52,8 @@ def transcripts(home: Path, globs: Sequence[str], target: Path) -> None:
             left -= entry.stat(follow_symlinks=False).st_size
             if left < 0:
                 return
-            target.mkdir(parents=True, exist_ok=True)
-            _copy_file(Path(entry.path), target / entry.name)
+            (target / folder).mkdir(parents=True, exist_ok=True)
+            _copy_file(Path(entry.path), target / name)
 
 
 def remove(folder: Path) -> None:

@@ -41,7 +41,12 @@ def demo(
         raise BadInput(f"{folder} holds a dataset already", "name a new folder with --data")
     console = make_console()
     config = RunConfig(
-        adapter=find(harness), tasks=(), runner=find_runner("local"), data=folder, run_id="demo", group_size=group_size
+        adapters=(find(harness),),
+        tasks=(),
+        runner=find_runner("local"),
+        data=folder,
+        run_id="demo",
+        group_size=group_size,
     )
     with Progress(console, total=group_size * ROUNDS) as progress:
         outcome = asyncio.run(run_demo(config, progress))

@@ -16,6 +16,7 @@ from forge.storage.errors import BadInput, Exit
 from forge.storage.records import Purpose
 
 if TYPE_CHECKING:
+    from forge.adapters.harnesses.base import HarnessAdapter
     from forge.run import Watch
     from forge.run_config import RunConfig
     from forge.run_report import RunReport
@@ -32,7 +33,13 @@ class RunnerName(StrEnum):
 def register(app: typer.Typer) -> None:
     @app.command(epilog=EXAMPLE)
     def run(
-        harness: Annotated[str, typer.Option(help="The agent program: see `forge harness list`.")],
+        harness: Annotated[str, typer.Option(help="The agent program, or several: A,B,C. See `forge harness list`.")],
+        command: Annotated[
+            str | None,
+            typer.Option(
+                help="For --harness command: any program, with {base_url}, {api_key}, {model}, {prompt}, {workspace}."
+            ),
+        ] = None,
         task: Annotated[str | None, typer.Option(help="One task: what the agent is asked.")] = None,
         tasks: Annotated[
             Path | None, typer.Option(help="Tasks, one JSON object a line: id, prompt, files, grader.")
@@ -61,17 +68,20 @@ def register(app: typer.Typer) -> None:
         record: Annotated[Record, typer.Option(help="strict: every call must be able to train.")] = Record.STRICT,
         purpose: Annotated[Purpose, typer.Option(help="What the sessions are for.")] = Purpose.TRAIN,
     ) -> None:
-        """Run every task in a harness, record every call, grade what it left.
+        """Run every task in each harness, record every call, grade what it left.
 
-        The same line with another word after --harness runs another harness. Exit code 0: every session was served and
-        recorded, and its calls can train; 3: some cannot (each is named); 4: no policy or no harness; 130: interrupted.
+        The same line with another word after --harness runs another harness; several words run the same tasks in each.
+        Sessions are compared (a group) with those of the same task in the same harness, because another harness gives
+        the model another prompt and other tools; the report sets the harnesses side by side.
+
+        Exit code 0: every session was served and recorded, and its calls can train; 3: some cannot (each is named); 4:
+        no policy or no harness; 130: interrupted.
         """
-        from forge.adapters.harnesses import find
         from forge.run_config import TRAINING_SAMPLING, RunConfig, new_run_id
         from forge.runners import find as find_runner
 
         config = RunConfig(
-            adapter=find(harness),
+            adapters=_adapters(harness, command),
             tasks=_tasks(task, tasks),
             runner=find_runner(runner.value),
             data=data.absolute(),
@@ -91,6 +101,16 @@ def register(app: typer.Typer) -> None:
         raise typer.Exit(_carry_out(config))
 
 
+def _adapters(names: str, command: str | None) -> tuple[HarnessAdapter, ...]:
+    from forge.adapters.harnesses import find
+    from forge.adapters.harnesses.command import Command
+
+    chosen = [name.strip() for name in names.split(",")]
+    if command is not None and Command.name not in chosen:
+        raise BadInput(f"--command is for --harness {Command.name}, not for {names}", f"write --harness {Command.name}")
+    return tuple(find(name, command) for name in chosen)
+
+
 def _tasks(text: str | None, file: Path | None) -> tuple[Task, ...]:
     from forge.tasks import one, read
 
@@ -108,7 +128,7 @@ def _carry_out(config: RunConfig) -> Exit:
     from forge.run_table import print_report
 
     console = Console()
-    with Progress(console, total=len(config.tasks) * config.group_size) as progress:
+    with Progress(console, total=len(config.tasks) * config.group_size * len(config.adapters)) as progress:
         report = asyncio.run(_until_signal(config, progress))
     print_report(report, console)
     return report.exit_code

@@ -64,6 +64,8 @@ class Job:
     path: tuple[str, ...] = ()
     """Folders to put first on PATH."""
     mounts: tuple[Mount, ...] = ()
+    resolv: Path | None = None
+    """Its ``/etc/resolv.conf``, where a runner gives a job an /etc of its own; None: this machine's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

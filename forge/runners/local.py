@@ -141,6 +141,8 @@ def _system() -> list[str]:
 def _arguments(job: Job, passwd: int, group: int) -> list[str]:
     args = [*ISOLATE, *_system()]
     args += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
+    if job.resolv is not None:
+        args += ["--ro-bind", str(job.resolv), "/etc/resolv.conf"]
     args += ["--bind", str(job.folders.workspace), PLACES.workspace]
     args += ["--bind", str(job.folders.home), PLACES.home, "--bind", str(job.folders.tmp), PLACES.tmp]
     for mount in job.mounts:  # last: one may lie below /tmp

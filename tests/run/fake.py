@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
-from forge.adapters.harnesses.base import HarnessAdapter, Launch, LaunchRequest, Limits
+from forge.adapters.harnesses.base import HarnessAdapter, Heard, Launch, LaunchRequest, Limits
 from forge.adapters.harnesses.packages import Package
 from forge.run_report import SessionReport
 from forge.tasks import Task
@@ -18,7 +21,14 @@ def call(text=prompt, key=os.environ["FAKE_KEY"], base=os.environ["FAKE_URL"]):
     head = {"Authorization": "Bearer " + key, "Content-Type": "application/json"}
     request = urllib.request.Request(base + "/chat/completions", data=body, headers=head)
     with urllib.request.urlopen(request) as answer:
-        return json.load(answer)["choices"][0]["message"]["content"]
+        said = json.load(answer)
+    note(said["usage"]["prompt_tokens"], said["usage"]["completion_tokens"])
+    return said["choices"][0]["message"]["content"]
+def note(prompt_tokens, output_tokens):
+    log = pathlib.Path(os.environ["HOME"], "log")
+    log.mkdir(exist_ok=True)
+    with (log / "calls.jsonl").open("a") as file:
+        print(json.dumps([prompt_tokens, output_tokens]), file=file)
 """
 
 
@@ -43,6 +53,15 @@ class FakeHarness(HarnessAdapter):
 
     def final_text(self, stdout: str) -> str:
         return stdout.strip()
+
+    def transcript(self, folder: Path) -> Sequence[Heard] | None:
+        return [Heard(*json.loads(line)) for line in (folder / "log/calls.jsonl").read_text().splitlines()]
+
+
+class OtherHarness(FakeHarness):
+    """The same program under another name."""
+
+    name: ClassVar[str] = "other"
 
 
 @dataclass

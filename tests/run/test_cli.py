@@ -31,7 +31,7 @@ from forge.tasks import Task
 from tests.run.fake import FakeHarness
 data, policy, script = sys.argv[1:]
 tasks = (Task(id="t", prompt="p"),)
-config = RunConfig(adapter=FakeHarness(script), tasks=tasks, runner=find("local"), data=Path(data), run_id="r",
+config = RunConfig(adapters=(FakeHarness(script),), tasks=tasks, runner=find("local"), data=Path(data), run_id="r",
                    policy=policy, group_size=2)
 try:
     sys.exit(_carry_out(config))
@@ -51,6 +51,11 @@ def forge(*args: str) -> subprocess.CompletedProcess[str]:
     ("args", "said"),
     [
         (["--harness", "codecks", "--task", "x"], "unknown harness 'codecks'"),
+        (["--harness", "pi,codecks", "--task", "x"], "unknown harness 'codecks'"),
+        (["--harness", "pi,", "--task", "x"], "unknown harness ''"),
+        (["--harness", "pi, pi", "--task", "x"], "harness pi is named twice"),
+        (["--harness", "command", "--task", "x"], "needs the command line"),
+        (["--harness", "pi", "--command", "ls", "--task", "x"], "--command is for --harness command"),
         (["--harness", "pi"], "either --task or --tasks"),
         (["--harness", "pi", "--task", "x", "--tasks", "y"], "either --task or --tasks"),
         (["--harness", "pi", "--tasks", "none.jsonl"], "none.jsonl"),
@@ -75,7 +80,10 @@ def test_bad_input_is_named_with_the_next_step(
 def test_an_error_is_a_message_a_next_step_and_a_code() -> None:
     done = forge("run", "--harness", "codecks", "--task", "x")
     assert done.returncode == Exit.BAD_INPUT
-    assert done.stderr == "error: unknown harness 'codecks'\n  next: choose one of: codex, pi\n"
+    error, following = done.stderr.splitlines()
+    assert error == "error: unknown harness 'codecks'"
+    assert following.startswith("  next: choose one of: ")
+    assert {"codex", "command", "pi"} <= set(following.replace(",", "").split())
 
 
 def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def test_a_task_with_a_tool(tmp_path: Path, name: str) -> None:
     async with ScriptedEngine(max_model_len=32768) as engine:
         engine.default = act_once
         config = RunConfig(
-            adapter=find(name),
+            adapters=(find(name),),
             tasks=(task,),
             runner=find_runner("local"),
             data=tmp_path,

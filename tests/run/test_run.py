@@ -7,19 +7,23 @@ code, and the first test lets a run start and stop its own.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from rich.console import Console
 
 from forge.client import ControlClient
 from forge.run import run
 from forge.run_config import TRAINING_SAMPLING, RunConfig
 from forge.run_report import RunReport
+from forge.run_table import print_report
 from forge.runners import find
 from forge.stack import Control, serving
 from forge.storage.dataset import Dataset
@@ -27,8 +31,9 @@ from forge.storage.errors import BadInput, Exit, Unavailable
 from forge.storage.journal import JournalWriter
 from forge.storage.records import SessionStatus
 from forge.tasks import Grader, Task
+from forge.transcripts import Verdict
 from tests.engine import Fault, ScriptedEngine, Turn
-from tests.run.fake import FakeHarness, Seen
+from tests.run.fake import FakeHarness, OtherHarness, Seen
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
@@ -37,8 +42,9 @@ WORKS = "print(call()); pathlib.Path('made').touch()"
 
 
 def settings(data: Path, script: str, *tasks: Task, **more: Any) -> RunConfig:
-    chosen: dict[str, Any] = {"runner": find("local"), "seconds": 60.0, "run_id": "r", **more}
-    return RunConfig(adapter=FakeHarness(script), tasks=tasks or (TASK,), data=data, **chosen)
+    chosen: dict[str, Any] = {"runner": find("local"), "seconds": 60.0, "run_id": "r"}
+    chosen |= {"adapters": (FakeHarness(script),), **more}
+    return RunConfig(tasks=tasks or (TASK,), data=data, **chosen)
 
 
 @dataclass
@@ -74,7 +80,6 @@ async def test_a_run_starts_and_stops_its_own_proxy(tmp_path: Path) -> None:
 first = call(pathlib.Path("in/n.txt").read_text())
 print(first)
 home = pathlib.Path(os.environ["HOME"])
-(home / "log").mkdir()
 (home / "log/t.jsonl").write_text((home / "conf/context").read_text())
 pathlib.Path("made").write_text(str(len(first) / 10))
 """
@@ -94,13 +99,72 @@ pathlib.Path("made").write_text(str(len(first) / 10))
     dataset = Dataset(tmp_path)
     sessions = sorted(dataset.sessions("r"), key=lambda each: each.rollout_index or 0)
     assert [(s.group_id, s.rollout_index, s.reward, s.harness) for s in sessions] == [
-        ("r/a", index, 0.4, "fake") for index in range(3)
+        ("r/a/fake", index, 0.4, "fake") for index in range(3)
     ]
     assert sessions[0].reward_author == "command cat made"
     assert len(list(dataset.calls("r"))) == 3
     kept = report.sessions[0].kept
     assert (kept / "stdout").read_text() == "four\n"
-    assert (kept / "transcript" / "t.jsonl").read_text() == "4096"
+    assert (kept / "transcript" / "log" / "t.jsonl").read_text() == "4096"
+
+
+async def test_several_harnesses_do_the_same_tasks_each_in_groups_of_its_own(served: Served) -> None:
+    tasks = [replace(TASK, id=name, grader=Grader(command="cat made")) for name in ("a", "b")]
+    adapters = (
+        FakeHarness("call(); pathlib.Path('made').write_text('1')"),
+        OtherHarness("call(); call('again'); pathlib.Path('made').write_text('0.5')"),
+    )
+    report = await served.run("both", "", *tasks, adapters=adapters, group_size=2)
+    assert report.exit_code is Exit.OK
+    first, second = report.summaries
+    assert (first.harness, first.sessions, first.completed, first.reward, first.calls, first.rows) == (
+        *("fake", 4, 4, 1.0),
+        *(4, 1.0),
+    )
+    assert (second.harness, second.sessions, second.completed, second.reward, second.calls, second.rows) == (
+        *("other", 4, 4, 0.5),
+        *(8, 2.0),
+    )
+    async with ControlClient(served.control.url, served.control.token) as client:
+        groups: dict[str | None, set[int | None]] = {}
+        for each in report.sessions:
+            session = await client.session(each.session_id)
+            assert session.harness == each.harness
+            groups.setdefault(session.group_id, set()).add(session.rollout_index)
+    assert groups == {f"both/{task}/{name}": {0, 1} for task in "ab" for name in ("fake", "other")}
+    console = Console(width=200, record=True, file=StringIO())
+    print_report(report, console)
+    lines = console.export_text().splitlines()
+    order = [word for line in lines for word in line.split()[2:3] if word in ("fake", "other")]
+    assert order == ["fake"] * 4 + ["other"] * 4
+    assert ["other", "4", "4", "0.5", "8", "2.00"] in [line.split()[:6] for line in lines]
+
+
+async def test_one_harness_that_is_not_there_fails_the_run_and_not_the_others(served: Served) -> None:
+    adapters = (FakeHarness(WORKS), OtherHarness("", program="/opt/forge/none"))
+    report = await served.run("half", "", adapters=adapters)
+    assert [each.status for each in report.sessions] == [SessionStatus.COMPLETED, SessionStatus.LAUNCH_FAILED]
+    assert report.exit_code is Exit.FAILED
+
+
+TRANSCRIPTS = {
+    "agrees": ("", Verdict.OK, 0),
+    "counts one more": ("note(1, 1)", Verdict.DIFFERS, 1),
+    "keeps none": ("pathlib.Path(os.environ['HOME'], 'log/calls.jsonl').unlink()", Verdict.NONE, 0),
+    "keeps rubbish": ("pathlib.Path(os.environ['HOME'], 'log/calls.jsonl').write_text('[')", Verdict.NONE, 0),
+}
+
+
+async def test_a_harnesss_own_record_is_kept_and_compared_and_a_difference_is_a_warning(served: Served) -> None:
+    tasks = [Task(id=name, prompt=code) for name, (code, _, _) in TRANSCRIPTS.items()]
+    report = await served.run("heard", "call(); exec(prompt)", *tasks)
+    assert report.exit_code is Exit.OK
+    for each in report.sessions:
+        _, verdict, differences = TRANSCRIPTS[each.task_id]
+        assert (each.task_id, each.status) == (each.task_id, SessionStatus.COMPLETED)
+        assert (each.transcript.verdict, len(each.transcript.differences)) == (verdict, differences)
+        told = json.loads((each.kept / "transcript.json").read_text())
+        assert (told["verdict"], len(told["differences"])) == (verdict, differences)
 
 
 async def test_a_data_directory_in_use_says_so(tmp_path: Path) -> None:
@@ -155,7 +219,7 @@ exec(prompt)
 
 
 async def test_a_program_that_is_not_there(served: Served) -> None:
-    missing = replace(served.config("missing", ""), adapter=FakeHarness("", program="/opt/forge/none"))
+    missing = replace(served.config("missing", ""), adapters=(FakeHarness("", program="/opt/forge/none"),))
     report = await run(missing, Seen())
     assert report.sessions[0].status is SessionStatus.LAUNCH_FAILED
     assert "/opt/forge/none" in (report.sessions[0].error or "")
@@ -218,6 +282,7 @@ async def test_a_proxy_that_is_not_there_says_so(tmp_path: Path) -> None:
     "wrong",
     [
         {"group_size": 0},
+        {"adapters": (FakeHarness(""), FakeHarness(""))},
         {"concurrency": 0},
         {"seconds": 0.0},
         {"policy": "http://127.0.0.1:1", "control": "http://127.0.0.1:2"},

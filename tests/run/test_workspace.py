@@ -54,7 +54,8 @@ def test_a_transcript_that_is_a_link_is_not_taken(tmp_path: Path) -> None:
     (home / ".codex/sessions/away").symlink_to(tmp_path)
     (home / "other.jsonl").write_text("no")
     workspace.transcripts(home, (".codex/sessions/*.jsonl",), target)
-    assert [path.name for path in target.iterdir()] == ["real.jsonl"]
+    kept = [str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir()]
+    assert kept == [".codex/sessions/2026/11/real.jsonl"], "at the same path, so that an adapter finds it"
 
 
 def test_anything_can_be_removed(tmp_path: Path) -> None:
