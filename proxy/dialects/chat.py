@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.base import NO_TARGET, Answer, BadRequest, Hold, Outgoing, Overrides, Piece, Target
+from forge.proxy.dialects.chat_history import fit
 from forge.proxy.dialects.hints import chat_hints
 from forge.proxy.dialects.overlay import decode_member, overlay, sampling
 from forge.proxy.engines.answers import as_stream, error_text
@@ -71,21 +72,25 @@ def prepare(
     """A chat request made ready for the engine: the session's edits, then what we ask for ourselves. ``notices``
     are the edits already made."""
     over = overlay(asked, overrides)
+    changes = dict(over.changes)
+    fitted = fit(asked.get("messages", b""), engine.wire)
+    if fitted is not None:
+        changes["messages"] = fitted[0]
     sent: dict[str, bytes | Raw] = dict(asked)
-    for name, value in over.changes.items():
+    for name, value in changes.items():
         sent.pop(name, None)
         if value is not None:
             sent[name] = value
     ask = engine.ask(sent, stream=stream)
-    added = {name: value for name, value in over.changes.items() if value is not None} | dict(ask.members)
-    if any(name in asked for name in [*over.changes, *ask.members]):
+    added = {name: value for name, value in changes.items() if value is not None} | dict(ask.members)
+    if any(name in asked for name in [*changes, *ask.members]):
         out = splice.rebuild({**sent, **ask.members})
     else:
         out = splice.append(body, added)
     if "model" in over.changes and "model" in asked:
         own = bytes(asked["model"])
         ask = replace(ask, cuts=(*ask.cuts, Cut(b"model", own, own)))
-    edits = [*notices, *over.edits]
+    edits = [*notices, *(fitted[1] if fitted is not None else ()), *over.edits]
     model = decode_member(asked, "model")
     return Outgoing(
         body=out,

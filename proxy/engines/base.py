@@ -46,6 +46,16 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Wire:
+    """How a chat history must be worded for an engine's templates."""
+
+    developer_is_system: bool = False
+    """They know no ``developer`` role: most leave such a message out without a word."""
+    tool_text_only: bool = False
+    """A tool's result has no place for images."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """What an engine said of one choice."""
 
@@ -122,6 +132,7 @@ class Engine(Protocol):
     name: str
     trainable: bool
     """False for engines that never give ids (they need ``--record best-effort``)."""
+    wire: Wire
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
         """``request`` holds the top-level members of the chat request, values as raw JSON."""

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Publication, Tokens
+from forge.proxy.engines.base import Ask, Publication, Tokens, Wire
 from forge.proxy.engines.vllm import asks_usage
 
 
 class OpenAI:
     name: str = "openai"
     trainable: bool = False
+    wire: Wire = Wire()
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
         if not stream or asks_usage(request):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Cut, Publication, Step, Tokens
+from forge.proxy.engines.base import Ask, Cut, Publication, Step, Tokens, Wire
 from forge.proxy.splice import UNREADABLE
 
 _ASKS_NOTHING: Final = (b"", b"null", b"false")
@@ -27,6 +27,7 @@ _MAYBE_MISSING: Final = (200, 404)
 class Vllm:
     name: str = "vllm"
     trainable: bool = True
+    wire: Wire = Wire(developer_is_system=True, tool_text_only=True)
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", b"null", b"null"),
         Cut(b"prompt_token_ids", b"null", b"null"),
