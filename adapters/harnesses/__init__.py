@@ -5,10 +5,18 @@ from __future__ import annotations
 from forge.adapters.harnesses.base import HarnessAdapter
 from forge.adapters.harnesses.codex import Codex
 from forge.adapters.harnesses.command import EXAMPLE, Command
+from forge.adapters.harnesses.mini_swe_agent import MiniSweAgent
 from forge.adapters.harnesses.pi import Pi
 from forge.storage.errors import BadInput
 
-HARNESSES: dict[str, HarnessAdapter] = {adapter.name: adapter for adapter in (Codex(), Pi())}
+HARNESSES: dict[str, HarnessAdapter] = {
+    adapter.name: adapter
+    for adapter in (
+        Codex(),
+        MiniSweAgent(),
+        Pi(),
+    )
+}
 """Those with a pinned version; ``command`` is made by ``find``, from what the user writes."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -126,8 +127,22 @@ def json_lines(stdout: str) -> Iterator[dict[str, Any]]:
                 yield event
 
 
+def json_files(folder: Path, name: str) -> Iterator[Any]:
+    """What the JSON files of that name (a glob) hold, wherever they lie in ``folder``; a model may have written there,
+    so what is no JSON is left out."""
+    for path in sorted(folder.rglob(name)):
+        with suppress(msgspec.DecodeError):
+            yield msgspec.json.decode(path.read_bytes())
+
+
 def last(texts: Iterable[str]) -> str:
     result = ""
     for text in texts:
         result = text
     return result
+
+
+def tokens(usage: object, name: str) -> int | None:
+    """A count out of a usage object as harnesses keep it; None where it is not one."""
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) else None

@@ -80,7 +80,7 @@ class PyPI(Package):
     def fetch(self, into: Path, cache: Path, scratch: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
         command += ["--disable-pip-version-check", "--target", str(into), self.requirement]
-        _client(command, self.requirement, os.environ)
+        client(command, self.requirement, os.environ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +95,10 @@ class Npm(Package):
         command = [str(nodejs), str(npm), "install", "--prefix", str(into), "--no-audit", "--no-fund"]
         command += ["--no-update-notifier", "--loglevel=error", "--cache", str(scratch / "npm"), self.requirement]
         path = f"{nodejs.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        _client(command, self.requirement, {**os.environ, "PATH": path})
+        client(command, self.requirement, {**os.environ, "PATH": path})
 
 
-def _client(command: Sequence[str], what: str, env: Mapping[str, str]) -> None:
+def client(command: Sequence[str], what: str, env: Mapping[str, str]) -> None:
     try:
         done = subprocess.run(
             command,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from forge.adapters.harnesses import HARNESSES, find
+from forge.adapters.harnesses import find
 from forge.run import run
 from forge.run_config import RunConfig
 from forge.runners import find as find_runner
@@ -42,7 +42,7 @@ def act_once(request: dict[str, Any]) -> Turn:
     return Turn("no shell tool was offered")
 
 
-@pytest.mark.parametrize("name", sorted(HARNESSES))
+@pytest.mark.parametrize("name", ["codex", "pi"])
 async def test_a_task_with_a_tool(tmp_path: Path, name: str) -> None:
     grader = Grader(command="grep -qx hi hello.txt")
     task = Task(id="hello", prompt="-@ create hello.txt containing 'hi'\nand say so", grader=grader)
