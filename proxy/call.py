@@ -23,7 +23,7 @@ from forge.proxy.delivery import Delivery
 from forge.proxy.dialects.base import Answer, Dialect, Outgoing
 from forge.proxy.metrics import Metrics
 from forge.proxy.recorder import Recording
-from forge.proxy.upstream import BrokeOff, Reply
+from forge.proxy.upstream import BrokeOff, Reply, Silent
 from forge.storage.frames import Close
 from forge.storage.journal import JournalFull
 from forge.storage.records import CallStatus
@@ -92,17 +92,23 @@ class Exchange:
         await self._start(web.StreamResponse(headers=headers))
         answer = self._answer()
         broken: str | None = None
+        cut = False
         try:
             async for chunk in self._chunks(reply, answer):
                 self.recording.data(chunk)
                 await self.delivery.give(answer.feed(chunk))
         except BrokeOff as error:
             broken = f"the policy server broke off: {error}"
+            cut = self.dialect.passes_break and not answer.complete and not isinstance(error, Silent)
         for piece in answer.finish():
             self.delivery.hold(piece.data)
         if answer.finish_reason == "abort":
             message = "the policy server aborted this generation; ask again"
             self.delivery.replace_held(self.dialect.stream_error(code="generation_aborted", message=message))
+        if cut:
+            self.delivery.drop_held()
+            await self._close(*_ended(answer, broken))
+            return self.delivery.cut()
         await self._close(*_ended(answer, broken))
         return await self.delivery.release()
 

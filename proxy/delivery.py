@@ -80,6 +80,17 @@ class Delivery:
             raise ClientLeft from error
         return self._response
 
+    def drop_held(self) -> None:
+        """What is held will never be sent, and nothing in its place."""
+        self._held = []
+
+    def cut(self) -> web.StreamResponse:
+        """The client's connection breaks off, as the engine's did: no end of the body comes."""
+        assert self._response is not None
+        if self._request.transport is not None:
+            self._request.transport.close()
+        return self._response
+
     async def write(self, data: bytes) -> None:
         """Sends at once (keepalives come here directly). Raises ``ClientLeft``."""
         assert self._response is not None

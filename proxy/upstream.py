@@ -33,6 +33,10 @@ class BrokeOff(Exception):
     """The exchange failed after the engine may have begun."""
 
 
+class Silent(BrokeOff):
+    """We gave up waiting for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An engine's answer whose body is still coming. ``close`` frees the connection; the engine then stops."""
@@ -47,7 +51,9 @@ class Reply:
         """The next body bytes as they came; empty at the end. Safe to cancel."""
         try:
             return await self._response.content.readany()
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+        except TimeoutError as error:
+            raise Silent(_why(error)) from error
+        except (aiohttp.ClientError, ConnectionError) as error:
             raise BrokeOff(_why(error)) from error
 
     async def body(self, limit: int) -> bytes:

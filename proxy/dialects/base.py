@@ -122,6 +122,9 @@ class Dialect(Protocol):
     keepalive: bytes
     """One keepalive event this dialect's clients count as life."""
     content_type_stream: str
+    passes_break: bool
+    """A stream that the engine breaks off is broken off for the client too: its clients ask again then, and some give
+    up on an error event."""
 
     def request(
         self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET

@@ -32,6 +32,7 @@ class Chat:
     name: str = "chat"
     keepalive: bytes = b": keepalive\n\n"
     content_type_stream: str = "text/event-stream; charset=utf-8"
+    passes_break: bool = True
 
     def request(
         self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET

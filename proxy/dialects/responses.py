@@ -28,6 +28,7 @@ class Responses:
     keepalive: bytes = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
     """Codex's idle limit does not count comments."""
     content_type_stream: str = "text/event-stream; charset=utf-8"
+    passes_break: bool = False
 
     def request(
         self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET

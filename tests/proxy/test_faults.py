@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from forge.proxy.config import Limits
@@ -117,12 +119,18 @@ async def test_an_answer_that_breaks_off_ends_as_an_error_and_a_truncated_row(
         s.engine.script(Turn("word " * 50, fault=fault))
         path, body = request(dialect, stream)
         async with s.http.post(s.proxy.base_url + path, json=body) as answer:
-            text = await answer.text()
-            if stream:
+            if (how, dialect, stream) == ("reset", "chat", True):
+                # As without us: its clients ask again after a break, and some give up on an error event.
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await answer.text()
+                text = ""
+            else:
+                text = await answer.text()
+            if text and stream:
                 assert answer.status == 200
                 last = events(text)[-1]
                 assert "error" in last or last["type"] in ("response.failed", "error"), last
-            else:
+            elif text:
                 assert answer.status == 502
                 assert "error" in json.loads(text)
         assert len(s.engine.served) == 1, "no token is sampled twice"
@@ -244,7 +252,8 @@ async def test_every_open_has_one_close(tmp_path: Path) -> None:
         for fault in faults:
             s.engine.script(Turn("one two", fault=fault))
             async with s.chat(stream=True) as answer:
-                await answer.read()
+                with suppress(aiohttp.ClientPayloadError):
+                    await answer.read()
         opens = [f.call_id for f in s.frames(Open)]
         assert [f.call_id for f in s.frames(Close)] == opens
         assert len(set(opens)) == len(faults)
