@@ -7,13 +7,13 @@ calls cannot miss one.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from aiohttp import web
 
 from forge.proxy.asking import Asking
-from forge.proxy.attribution import Signs, signs, stored
+from forge.proxy.attribution import NAMES_AGENTS, Signs, says_retry, signs, stored
 from forge.proxy.call import Exchange
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
@@ -57,8 +57,8 @@ async def accept(
     budget = live.spent()
     if budget is not None:
         return await clean_stop(request, dialect, outgoing, engine=engine, call_id=call_id, budget=budget)
-    retry_of = _retry(live, seen, call_id)
-    return await _serve(deps, Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said, retry_of))
+    arrival = Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said)
+    return await _serve(deps, replace(arrival, retry_of=_retry(arrival, seen), agent_id=_agent(arrival, seen)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class Arrival:
     outgoing: Outgoing | None = None
     said: Signs | None = None
     retry_of: str | None = None
+    agent_id: str | None = None
 
     def frame(self, deps: Deps) -> Open:
         return Open(
@@ -101,11 +102,11 @@ class Arrival:
         who: dict[str, Any] = {"harness": record.harness, "harness_version": record.harness_version}
         if said is None or self.outgoing is None:
             return who
-        kind, rule = kind_of(Seen(self.request.headers, self.outgoing.hints, said))
+        kind, rule = kind_of(Seen(self.request.headers, self.outgoing.hints, said, self.agent_id))
         return {
             "harness": record.harness or said.harness,
             "harness_version": record.harness_version or said.harness_version,
-            "agent_id": said.agent_id,
+            "agent_id": self.agent_id,
             "kind": kind.value,
             "kind_rule": rule,
         }
@@ -205,8 +206,14 @@ def _overrides(deps: Deps, live: Live | None, replica: Replica | None) -> Overri
 
 def _implicit(deps: Deps, said: Signs, seen: Fingerprint | None) -> tuple[Live, str]:
     """The session of a request that names none of ours: by the harness's own id, else by longest prefix."""
+    if said.trace is not None:
+        parent = deps.registry.get(deps.shared.traces.get(said.trace.encode(), ""))
+        if said.agent_id is not None and parent is not None and parent.is_open:
+            return parent, "trace"
     if said.external_id is not None or seen is None:
         live = deps.registry.implicit(said.external_id, said.harness, said.harness_version, deps.policy())
+        if said.trace is not None:
+            deps.shared.traces.put(said.trace.encode(), live.id)
         return live, said.rule if said.external_id is not None else "implicit"
     known = deps.registry.get(deps.shared.session_of(seen) or "")
     if known is not None and known.is_open:
@@ -217,10 +224,24 @@ def _implicit(deps: Deps, said: Signs, seen: Fingerprint | None) -> tuple[Live, 
     return live, rule
 
 
-def _retry(live: Live, seen: Fingerprint | None, call_id: str) -> str | None:
-    """The call that this one repeats. One that still runs is no retry: parallel sub-agents may ask the same."""
-    earlier = live.history.note(seen, call_id) if seen is not None else None
-    return None if earlier is None or earlier in live.running else earlier
+def _agent(arrival: Arrival, seen: Fingerprint | None) -> str | None:
+    """The sub-agent that asks, as the harness names it, else by content; None for the main one."""
+    live, said, outgoing = arrival.live, arrival.said, arrival.outgoing
+    assert said is not None
+    assert outgoing is not None
+    if said.agent_id is not None or seen is None or (live.record.harness or said.harness) in NAMES_AGENTS:
+        return said.agent_id
+    return live.agents.id_of(seen, int(outgoing.hints.get("tools") or 0))
+
+
+def _retry(arrival: Arrival, seen: Fingerprint | None) -> str | None:
+    """The call that this one repeats. While that one runs it is a retry only if its client says so: parallel
+    sub-agents may ask the same."""
+    live = arrival.live
+    earlier = live.history.note(seen, arrival.call_id) if seen is not None else None
+    if earlier in live.running and not says_retry(arrival.request.headers):
+        return None
+    return earlier
 
 
 def _late(deps: Deps, arrival: Arrival) -> Refused:

@@ -24,23 +24,25 @@ class HarnessWire:
     name: str
     agent: re.Pattern[str]
     """Its User-Agent; the first group is the version."""
+    names_agents: bool = False
+    """Its sub-agents say who they are; of others they are told by what they say (``agents``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionHeader:
-    """A header that carries a session id. ``agent_in``: if that header is there too, this id is a sub-agent's."""
+    """A header that carries a session id."""
 
     name: str
     harness: str | None = None
 
 
 HARNESSES: Final = (
-    HarnessWire("codex", re.compile(r"codex[\w-]*/([\w.+-]+)")),
-    HarnessWire("claude-code", re.compile(r"claude-cli/([\w.+-]+)")),
-    HarnessWire("opencode", re.compile(r"opencode/([\w.+-]+)")),
+    HarnessWire("codex", re.compile(r"codex[\w-]*/([\w.+-]+)"), names_agents=True),
+    HarnessWire("claude-code", re.compile(r"claude-cli/([\w.+-]+)"), names_agents=True),
+    HarnessWire("opencode", re.compile(r"opencode/([\w.+-]+)"), names_agents=True),
     HarnessWire("qwen-code", re.compile(r"QwenCode/([\w.+-]+)")),
     HarnessWire("gemini-cli", re.compile(r"GeminiCLI/([\w.+-]+)")),
-    HarnessWire("openclaw", re.compile(r"openclaw/([\w.+-]+)", re.IGNORECASE)),
+    HarnessWire("openclaw", re.compile(r"openclaw/([\w.+-]+)", re.IGNORECASE), names_agents=True),
     HarnessWire("zeroclaw", re.compile(r"zeroclaw/([\w.+-]+)", re.IGNORECASE)),
     HarnessWire("hermes", re.compile(r"HermesAgent/([\w.+-]+)")),
     HarnessWire("pi", re.compile(r"\bpi(?:-coding-agent)?/([\w.+-]+)")),
@@ -48,6 +50,7 @@ HARNESSES: Final = (
 
 PARENT_HEADERS: Final = (("x-parent-session-id", "x-session-id", "opencode"),)
 """(header with the session's id, header with the sub-agent's, harness)."""
+NAMES_AGENTS: Final = frozenset(wire.name for wire in HARNESSES if wire.names_agents)
 
 SESSION_HEADERS: Final = (
     SessionHeader("x-claude-code-session-id", "claude-code"),
@@ -57,6 +60,7 @@ SESSION_HEADERS: Final = (
     SessionHeader("x-session-affinity"),
 )
 AGENT_HEADERS: Final = ("x-claude-code-agent-id",)
+RETRY_COUNT: Final = "x-stainless-retry-count"
 CODEX_METADATA: Final = "x-codex-turn-metadata"
 CODEX_THREAD: Final = "thread-id"
 CODEX_SUBAGENT: Final = ("x-codex-parent-thread-id", "x-openai-subagent")
@@ -67,7 +71,7 @@ STORED_HEADERS: Final = frozenset(
         "content-type",
         "accept",
         "x-client-request-id",
-        "x-stainless-retry-count",
+        RETRY_COUNT,
         "x-stainless-lang",
         "x-stainless-package-version",
         "originator",
@@ -86,7 +90,12 @@ STORED_HEADERS: Final = frozenset(
 )
 """Request headers that reach the journal; everything else (keys, cookies) is left out."""
 
-OPENCLAW_TEXT: Final = re.compile(r"\bsessionId=([0-9a-fA-F-]{8,64})\b")
+OPENCLAW: Final = "openclaw"
+OPENCLAW_SESSION: Final = re.compile(r"\bsessionId=([0-9a-fA-F-]{8,64})\b")
+OPENCLAW_AGENT: Final = re.compile(r"\bsession=agent:[\w.-]+:subagent:([\w-]{1,64})")
+"""Both stand on the "Runtime: ..." line of OpenClaw's first user message."""
+TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+"""W3C ``traceparent``; OpenClaw's sub-agents share their parent's trace id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,8 @@ class Signs:
     agent_id: str | None
     turn: Mapping[str, Any]
     """Codex's turn metadata, where there is some."""
+    trace: str | None = None
+    """What a sub-agent without its parent's session id shares with it."""
 
 
 def signs(headers: Mapping[str, str], hints: Mapping[str, Any]) -> Signs:
@@ -111,10 +122,26 @@ def signs(headers: Mapping[str, str], hints: Mapping[str, Any]) -> Signs:
     if turn and harness is None:
         harness = "codex"
     external, agent, named = _from_headers(headers, turn)
-    rule = "header"
+    rule, trace = "header", None
     if external is None:
         external, rule = _from_body(hints), "body"
-    return Signs(harness or named, version, _id(external), rule, _id(agent), turn)
+    own = OPENCLAW_SESSION.search(str(hints.get("first_user") or ""))
+    if own is not None and (harness or named) in (None, OPENCLAW):
+        external, named = external or own.group(1), OPENCLAW
+        agent, trace = _openclaw(headers, own.string)
+    return Signs(harness or named, version, _id(external), rule, _id(agent), turn, trace)
+
+
+def _openclaw(headers: Mapping[str, str], text: str) -> tuple[str | None, str | None]:
+    """(sub-agent id, trace id)."""
+    agent = OPENCLAW_AGENT.search(text)
+    trace = TRACE.fullmatch(headers.get("traceparent", ""))
+    return agent.group(1) if agent else None, trace.group(1) if trace else None
+
+
+def says_retry(headers: Mapping[str, str]) -> bool:
+    """The client's own count of tries. A zero says nothing: Claude Code and pi try again above their SDKs."""
+    return headers.get(RETRY_COUNT, "0").strip() not in ("", "0")
 
 
 def stored(headers: Mapping[str, str]) -> dict[str, str]:
@@ -153,10 +180,7 @@ def _from_body(hints: Mapping[str, Any]) -> str | None:
         user = _object(str(metadata.get("user_id") or ""))
         if user.get("session_id"):
             return str(user["session_id"])
-    if hints.get("prompt_cache_key"):
-        return str(hints["prompt_cache_key"])
-    found = OPENCLAW_TEXT.search(str(hints.get("first_user") or ""))
-    return found.group(1) if found else None
+    return str(hints["prompt_cache_key"]) if hints.get("prompt_cache_key") else None
 
 
 def _object(text: str | None) -> dict[str, Any]:

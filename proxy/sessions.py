@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from forge.proxy.agents import Agents
 from forge.proxy.history import History
 from forge.proxy.ids import IdSource
 from forge.proxy.keys import Keys
@@ -48,6 +49,7 @@ class Live:
     budgets: Budgets | None = None
     sampling: dict[str, Any] | None = None
     history: History = field(default_factory=History)
+    agents: Agents = field(default_factory=Agents)
     running: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
     """Call id to the task that serves it."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -255,7 +257,7 @@ class Registry:
             except BaseException:
                 live.closing = False
                 raise
-            live.history = History()
+            live.history, live.agents = History(), Agents()
             self._open.pop(live.id, None)
             self._recorder.retire(live.id)
             self._finished.append((live.record.close_us or 0, live.id))

@@ -12,10 +12,15 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
+from forge.proxy.echo import STATE_MARKS
 
 FIELDS: Final = ("prompt_cache_key", "metadata", "client_metadata", "user", "session_id")
 TEXT_LEN: Final = 2000
-"""Characters of a text that are looked at."""
+"""Characters of a text that are looked at, at its head and at its end."""
+OPENING: Final = 8
+"""Messages in which the first texts are looked for."""
+ENDING: Final = 4
+"""Messages in which the last user text is looked for: a harness may put notes of its own behind it."""
 SMALL: Final = 8192
 """A field larger than this says nothing about who calls."""
 
@@ -64,16 +69,20 @@ def _items(value: bytes | Raw | None) -> list[Raw]:
 
 
 def _texts(messages: list[Raw]) -> dict[str, str]:
-    """The first user and system texts within the opening messages, and the user text that ends the history."""
+    """The first user and system texts within the opening messages, and the user text that asks for the answer."""
     found: dict[str, str] = {}
-    for raw in messages[:8]:
+    for raw in messages[:OPENING]:
         role, text = _read(raw)
-        if role in ("user", "system"):
+        role = "system" if role == "developer" else role
+        if role in ("user", "system") and text:
             found.setdefault(f"first_{role}", text)
-    if messages:
-        role, text = _read(messages[-1])
-        if role == "user":
+    for raw in messages[: -ENDING - 1 : -1]:
+        role, text = _read(raw)
+        if role in ("assistant", "tool"):
+            break
+        if role == "user" and text and not text.startswith(STATE_MARKS):
             found["last_user"] = text
+            break
     return found
 
 
@@ -84,5 +93,6 @@ def _read(raw: Raw) -> tuple[str | None, str]:
         return None, ""
     content = message.content
     if isinstance(content, list):
-        content = "".join(part.text or "" for part in content)
-    return message.role, (content or "")[:TEXT_LEN]
+        content = "\n".join(part.text or "" for part in content)
+    content = content or ""
+    return message.role, content if len(content) <= 2 * TEXT_LEN else f"{content[:TEXT_LEN]}\n{content[-TEXT_LEN:]}"

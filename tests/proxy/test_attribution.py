@@ -58,7 +58,7 @@ TURN = {"session_id": "s", "thread_id": "t2", "request_kind": "turn"}
         (
             {},
             {"first_user": "Runtime: agent=main | sessionId=0f1e2d3c-aaaa-bbbb-cccc-000000000000 | x"},
-            *(None, None, "0f1e2d3c-aaaa-bbbb-cccc-000000000000", "body", None),
+            *("openclaw", None, "0f1e2d3c-aaaa-bbbb-cccc-000000000000", "body", None),
         ),
         ({"User-Agent": "OpenAI/JS 5.1"}, {}, None, None, None, "body", None),
         ({"session-id": "x" * 300}, {}, None, None, None, "header", None),
