@@ -1,4 +1,4 @@
-"""Our own servers as child processes of a run: started, awaited, stopped; their errors passed on as ours.
+"""Servers as child processes of a run: started, awaited, stopped; the errors of our own passed on as ours.
 
 A child runs in a session of its own, so that Ctrl-C reaches only the parent, which then stops its children in order;
 and it gets SIGTERM from the kernel should the parent be killed (Linux).
@@ -24,6 +24,7 @@ from forge.storage.errors import BadInput, Exit, ForgeError, Unavailable, Untrai
 POLL_S: Final = 0.05
 KILL_S: Final = 5.0
 TAIL_BYTES: Final = 4000
+FORGE: Final = (sys.executable, "-m", "forge")
 FOLLOW: Final = """\
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -36,13 +37,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Child:
-    """``forge ARGS`` as a child process; what it prints goes to ``log``."""
+    """``forge ARGS``, or another program, as a child process; what it prints goes to ``log``."""
 
-    def __init__(self, name: str, args: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, args: Sequence[str], log: Path, program: Sequence[str] = FORGE) -> None:
         self.name = name
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-c", FOLLOW, str(os.getpid()), sys.executable, "-m", "forge", *args]
+        command = [sys.executable, "-c", FOLLOW, str(os.getpid()), *program, *args]
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

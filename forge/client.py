@@ -164,6 +164,10 @@ class ControlClient:
         except Unavailable:
             return False
 
+    async def base_url(self) -> str:
+        """Of the data plane, with ``/v1``."""
+        return str((await self._ask("GET", "/healthz"))["base_url"])
+
     async def ready(self) -> bool:
         """It serves calls now."""
         try:

@@ -34,6 +34,19 @@ def new_run_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(2)
 
 
+def check_place(policy: str | None, control: str | None, control_token_file: Path | None) -> None:
+    """A policy server, or a proxy and its token, or nothing: then both are started."""
+    if control is not None and policy is not None:
+        raise BadInput(
+            "--control and --policy exclude each other: a running proxy has its policy servers",
+            "add the policy server to that proxy, or leave --control away",
+        )
+    if control is not None and control_token_file is None:
+        raise BadInput(
+            "--control needs the proxy's token", "pass --control-token-file DATA/control.token of that proxy"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     adapters: tuple[HarnessAdapter, ...]
@@ -71,15 +84,7 @@ class RunConfig:
                 raise BadInput(f"the {name} is {least}", "give at least 1")
         if not self.seconds > 0:
             raise BadInput(f"the time limit is {self.seconds:g} s", "give a number of seconds above 0")
-        if self.control is not None and self.policy is not None:
-            raise BadInput(
-                "--control and --policy exclude each other: a running proxy has its policy servers",
-                "add the policy server to that proxy, or leave --control away",
-            )
-        if self.control is not None and self.control_token_file is None:
-            raise BadInput(
-                "--control needs the proxy's token", "pass --control-token-file DATA/control.token of that proxy"
-            )
+        check_place(self.policy, self.control, self.control_token_file)
 
     @property
     def kept(self) -> Path:

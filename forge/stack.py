@@ -12,12 +12,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from forge.children import Child
-from forge.proxy.config import check_upstream
-from forge.run_config import RunConfig
+from forge.proxy.config import Record, check_upstream
 from forge.storage.errors import BadInput, Unavailable
 
 POLICY_START_S: Final = 900.0
@@ -37,8 +36,39 @@ class Control:
     token: str
 
 
+class Wanted(Protocol):
+    """What a run says of its proxy and policy server; ``RunConfig`` is one."""
+
+    @property
+    def data(self) -> Path: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def kept(self) -> Path:
+        """Where logs go."""
+
+    @property
+    def record(self) -> Record: ...
+
+    @property
+    def policy(self) -> str | None:
+        """URL of a running policy server; None starts the embedded one."""
+
+    @property
+    def control(self) -> str | None:
+        """URL of a running proxy's control plane; None starts a proxy."""
+
+    @property
+    def control_token_file(self) -> Path | None: ...
+
+    @property
+    def model(self) -> str | None: ...
+
+
 @asynccontextmanager
-async def serving(config: RunConfig, scratch: Path, say: Callable[[str], None]) -> AsyncIterator[Control]:
+async def serving(config: Wanted, scratch: Path, say: Callable[[str], None]) -> AsyncIterator[Control]:
     """Everything up; on leaving, what was started is stopped, the proxy first."""
     if config.control is not None:
         assert config.control_token_file is not None
@@ -88,7 +118,7 @@ async def embedded_policy(data: Path, log: Path, scratch: Path, started: AsyncEx
 
 
 async def _proxy(
-    config: RunConfig, scratch: Path, upstream: str, key_file: Path | None, started: AsyncExitStack
+    config: Wanted, scratch: Path, upstream: str, key_file: Path | None, started: AsyncExitStack
 ) -> Control:
     ready = scratch / "proxy.json"
     args = ["proxy", "--upstream", upstream, "--data", str(config.data), "--run", config.run_id, "--no-implicit"]

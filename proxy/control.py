@@ -167,7 +167,7 @@ class ControlPlane:
         return web.Response(body=self._deps.metrics.text(), content_type="text/plain")
 
     async def _health(self, request: web.Request) -> web.Response:
-        return reply({"status": "ok"})
+        return reply({"status": "ok", "base_url": f"{self._deps.base_url}/v1"})
 
     async def _ready(self, request: web.Request) -> web.Response:
         up = any(replica.state == "up" for replica in self._deps.pool.all())

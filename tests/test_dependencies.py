@@ -11,6 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BESIDE = {"mitmproxy"}
+"""Imported by a file that another Python runs, with its own list of packages."""
 LOCK = (ROOT / "requirements.lock").read_text()
 
 
@@ -34,7 +36,7 @@ def imported(folder: str) -> set[str]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 modules.update(f"{node.module}.{alias.name}" for alias in node.names)
     ours = {"forge", "tests", "compression"}  # the last is Python's own from 3.14 on
-    return {m for m in modules if m.split(".")[0] not in {*sys.stdlib_module_names, *ours}}
+    return {m for m in modules if m.split(".")[0] not in {*sys.stdlib_module_names, *ours, *BESIDE}}
 
 
 def undeclared(folders: list[str], declared: set[str]) -> set[str]:

@@ -1,0 +1,78 @@
+"""mitmdump as a child process: started for one data plane, with a CA of its own, and gone with everything it wrote.
+
+The CA's private key lies in a folder that only this user can read and that is removed afterwards. The non-obvious
+fact: ``lazy`` and no ``upstream_cert`` together keep mitmdump from calling a provider before the addon has moved the
+request to the data plane.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from forge.children import Child
+from forge.intercept import environment
+from forge.intercept.variables import trusted, variables
+from forge.proxy.config import Limits
+from forge.proxy.intercept.hosts import Mapped, Others
+
+START_S: Final = 120.0
+"""The first start compiles its modules."""
+STOP_S: Final = 5.0
+CA_FILE: Final = "mitmproxy-ca-cert.pem"
+
+
+@dataclass(frozen=True, slots=True)
+class Interception:
+    """A mitmdump that serves."""
+
+    port: int
+    token: str
+    ca: str
+    """This machine's CAs and its own, as PEM."""
+
+    def variables(self, key: str, ca_file: str) -> dict[str, str]:
+        """For a program of the session that ``key`` opens; ``ca_file`` holds ``ca`` where the program sees it."""
+        return variables(f"http://{self.token}:{key}@127.0.0.1:{self.port}", ca_file)
+
+
+@asynccontextmanager
+async def interception(
+    data_plane: str, hosts: Sequence[Mapped], others: Others, *, folder: Path, log: Path, say: Callable[[str], None]
+) -> AsyncIterator[Interception]:
+    """Runs mitmdump for the data plane ``http://HOST:PORT``; ``folder`` is new, and the caller's to remove."""
+    folder.mkdir(mode=0o700)
+    token, ready, plan = secrets.token_urlsafe(24), folder / "ready.json", folder / "plan.json"
+    told = {"upstream": data_plane, "token": token, "hosts": hosts, "block": others is Others.BLOCK}
+    plan.write_text(json.dumps(told | {"ready": str(ready)}))
+    say("starting mitmproxy")
+    child = Child("interception (mitmdump)", _arguments(folder, plan, hosts, others), log, environment.mitmdump())
+    try:
+        said = await child.ready(ready, START_S)
+        yield Interception(int(said["port"]), token, trusted(folder / CA_FILE))
+    finally:
+        await child.stop(STOP_S)
+
+
+def _arguments(folder: Path, plan: Path, hosts: Sequence[Mapped], others: Others) -> list[str]:
+    names = "|".join(re.escape(host) for host in sorted({each.host for each in hosts}))
+    options = {
+        "confdir": str(folder),
+        "forge": str(plan),
+        "allow_hosts": rf"^({names}):\d+$",  # TLS is opened for these and for no others
+        "connection_strategy": "lazy",
+        "upstream_cert": "false",
+        "onboarding": "false",
+        "flow_detail": "0",
+        "termlog_verbosity": "warn",
+    }
+    if others is Others.BLOCK:  # else downloads pass here too
+        options["body_size_limit"] = str(Limits().body_bytes)
+    arguments = ["--listen-host", "127.0.0.1", "--listen-port", "0", "--scripts", str(environment.ADDON)]
+    return [*arguments, *(word for name, value in options.items() for word in ("--set", f"{name}={value}"))]

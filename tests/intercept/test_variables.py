@@ -1,0 +1,43 @@
+"""The variables name one proxy and one CA file; the file holds this machine's CAs and ours; the pins are whole."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from pathlib import Path
+
+from forge.intercept.environment import REQUIREMENTS
+from forge.intercept.variables import trusted, variables
+
+OWN = """-----BEGIN CERTIFICATE-----
+MIIBbjCCARSgAwIBAgIUHu0HkLq5yZ1fJ0v7k0XqSm2l9wYwCgYIKoZIzj0EAwIw
+-----END CERTIFICATE-----
+"""
+
+
+def test_the_variables() -> None:
+    made = variables("http://t:k@127.0.0.1:1", "/home/agent/ca.pem")
+    assert {made[name] for name in made if name.lower() in ("http_proxy", "https_proxy", "all_proxy")} == {
+        "http://t:k@127.0.0.1:1"
+    }
+    assert {"127.0.0.1", "localhost"} <= set(made["NO_PROXY"].split(","))
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"):
+        assert made[name] == "/home/agent/ca.pem"
+    assert made["NODE_USE_ENV_PROXY"] == "1"
+
+
+def test_this_machines_cas_are_trusted_too(tmp_path: Path) -> None:
+    (tmp_path / "ca").write_text(OWN)
+    text = trusted(tmp_path / "ca")
+    assert text.endswith(OWN)
+    there = len(ssl.create_default_context().get_ca_certs())
+    assert text.count("BEGIN CERTIFICATE") >= there + 1
+
+
+def test_mitmproxy_is_pinned_by_hash_for_every_python() -> None:
+    text = REQUIREMENTS.read_text()
+    pins = re.findall(r"^([\w.-]+)==[\w.]+((?: ; [^\n]+?)?) \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
+    markers = {marker for name, marker in pins if name == "mitmproxy"}
+    assert markers == {" ; python_full_version < '3.12'", " ; python_full_version >= '3.12'"}
+    assert len(pins) == len(re.findall(r"^\w.*==", text, re.MULTILINE))
+    assert not re.search(r"https?://", text)
