@@ -312,6 +312,7 @@ def test_done_without_a_finish_is_no_end() -> None:
 
 
 def test_a_finish_without_done_is_an_end() -> None:
+    """Field case 98."""
     got = answer("chat", send("chat", {"messages": [USER], "stream": True}))
     body = stream(chunk({"content": "a"}, "stop"), done=False)
     assert text(run(got, body)) == body

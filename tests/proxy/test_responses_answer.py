@@ -65,6 +65,7 @@ ROLE = chunk({"role": "assistant", "content": ""})
 
 
 def test_the_life_of_a_text() -> None:
+    """Field case 33: every event of the life cycle, in order."""
     body = stream(ROLE, chunk({"content": "Hel"}), chunk({"content": "lo"}), chunk({}, "stop"), usage_chunk(30, 4))
     got = start()
     found = read(run(got, body))
@@ -95,6 +96,7 @@ def test_the_life_of_a_text() -> None:
 
 
 def test_calls_stream_as_they_come_and_each_ends_before_the_next() -> None:
+    """Field cases 71, 78: parallel calls have places of their own, and their arguments come as they are made."""
     body = stream(
         ROLE,
         chunk({"content": "I will."}),
@@ -127,6 +129,7 @@ def test_calls_stream_as_they_come_and_each_ends_before_the_next() -> None:
 
 
 def test_custom_tools_get_their_raw_input_and_the_local_shell_its_command() -> None:
+    """Field cases 56, 58: a freeform tool is called as one."""
     patch = '*** Begin\n"quoted" 漢字'
     body = stream(
         chunk(call_delta(0, "apply_patch", '{"input": ', call_id="a")),
@@ -167,6 +170,7 @@ def test_reasoning_is_an_item_of_its_own_and_comes_back_without_a_store() -> Non
 @pytest.mark.parametrize("kind", ["text", "tool"])
 @pytest.mark.parametrize("cut", [1, 50, 1 << 20])
 def test_real_answers_streamed_and_whole_are_the_same_response(kind: str, cut: int) -> None:
+    """Field case 72: what was streamed and the final object hold the same text, once."""
     tools = [{"type": "function", "name": "run", "parameters": {"type": "object"}}]
     streamed = final(read(run(start(tools=tools), (GOLDEN / f"{kind}-stream-asked.txt").read_bytes(), cut=cut)))
     got = start(tools=tools, stream=False)
@@ -203,6 +207,7 @@ def test_what_a_harness_can_act_on_waits_for_the_journal_and_the_end_for_the_clo
 
 
 def test_ids_are_stable_and_short() -> None:
+    """Field cases 74, 75, 77: no id of ours is longer than 40 characters."""
     long_id = "chatcmpl-tool-" + "0" * 60
     deltas = [chunk(call_delta(n, "exec_command", "{}", call_id=long_id if n else None)) for n in range(12)]
     body = stream(chunk({"reasoning": "r"}), *deltas, chunk({}, "tool_calls"))
@@ -216,6 +221,7 @@ def test_ids_are_stable_and_short() -> None:
 
 @pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 def test_an_answer_that_was_cut_is_incomplete(finish: str, reason: str) -> None:
+    """Field case 60: what was not finished says so."""
     body = stream(chunk(call_delta(0, "exec_command", '{"cmd": "l', call_id="x")), chunk({}, finish), usage_chunk())
     got = start()
     response = final(read(run(got, body)))
@@ -232,6 +238,7 @@ def test_nothing_said_is_a_response_all_the_same() -> None:
 
 
 def test_usage_that_the_engine_did_not_give_is_not_invented() -> None:
+    """Field case 116: usage is the engine's or none."""
     assert final(read(run(start(), stream(chunk({"content": "a"}, "stop")))))["usage"] is None
 
 
@@ -245,6 +252,7 @@ BROKEN = stream(
 
 @pytest.mark.parametrize("upto", range(0, len(BROKEN) - 14, 29))
 def test_a_stream_that_breaks_off_anywhere_fails_in_words(upto: int) -> None:
+    """Field case 34: every stream has an end, whatever became of the engine."""
     got = start()
     found = read(run(got, BROKEN[:upto]))
     finished = got.finish_reason is not None
@@ -300,6 +308,7 @@ def test_the_request_is_echoed_where_clients_look() -> None:
 
 
 def test_context_overflow_keeps_its_words_and_gets_the_known_code() -> None:
+    """Field case 113."""
     responses = DIALECTS["responses"]
     outgoing = send("responses", {"input": "hi"})
     for name in ("overflow", "overflow2"):

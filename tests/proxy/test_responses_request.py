@@ -128,6 +128,7 @@ def test_a_call_without_text_has_null_content_and_text_after_a_call_joins_it() -
 
 
 def test_arguments_come_back_as_they_were_given() -> None:
+    """Field case 99: no repair of what the model wrote."""
     broken = '{"command": "echo hi > hel'
     assert messages(call("a", arguments=broken))[0]["tool_calls"][0]["function"]["arguments"] == broken
 
@@ -169,6 +170,7 @@ def test_tool_results(value: Any, content: str) -> None:
 
 
 def test_images_in_tool_results_follow_all_results_as_a_user_message() -> None:
+    """Field case 65: a list of parts is a result too."""
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
     found = messages(call("a"), call("b"), output("a", [image]), output("b", [image]), HI)
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}}
@@ -186,6 +188,7 @@ def test_images_of_a_user_keep_their_place() -> None:
 
 
 def test_custom_and_shell_calls_of_the_history() -> None:
+    """Field cases 56, 57: the history is mapped as the tools are."""
     custom = {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": '*** "x"\n漢'}
     shell = {
         "type": "local_shell_call",
@@ -233,6 +236,7 @@ def test_functions_lose_strict_and_keep_their_schema_as_it_is() -> None:
 
 
 def test_custom_namespace_and_shell_tools_become_functions_and_hosted_ones_are_dropped() -> None:
+    """Field cases 59, 62, 63, 64: what an engine cannot run is left out, and each is named in the record."""
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: X"}
     tools = [
         SHELL,
@@ -316,6 +320,7 @@ def test_members_with_other_names() -> None:
 
 
 def test_members_with_the_same_name_and_those_that_go_no_further() -> None:
+    """Field case 68."""
     kept = {"temperature": 0.5, "top_p": 0.9, "seed": 3, "presence_penalty": 0.1}
     silent = {
         "store": False,
@@ -367,6 +372,7 @@ def test_a_runs_sampling_lies_over_it_as_over_chat() -> None:
     ],
 )
 def test_what_cannot_be_served_is_refused_in_words(request_: Any, words: str) -> None:
+    """Field cases 67, 69, 70: nothing is kept between calls, and a reference to something kept is refused in words."""
     with pytest.raises(BadRequest, match=words):
         send("responses", request_)
 
