@@ -160,7 +160,7 @@ def markup(message: Json) -> str:
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content)
-    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    reasoning = message.get("reasoning")  # as vLLM 0.32, which looks at no other name
     text = f"<think>{reasoning}</think>{content}" if reasoning else content
     for call in message.get("tool_calls") or ():
         function = call["function"]

@@ -1,8 +1,9 @@
 """A chat history in the words an engine takes: the typed edits of the chat lane's messages.
 
-Owns two edits, each recorded: a ``developer`` message becomes a ``system`` one where the engine's templates know no
-such role (they leave it out without a word), and images in a tool's result move to a user message behind the results
-where its template has no place for them. Everything else stays as it came, to the byte; a history that needs neither
+Owns three edits, each recorded: a ``developer`` message becomes a ``system`` one where the engine's templates know no
+such role (they leave it out without a word); a thought that comes back under its older name ``reasoning_content`` gets
+the newer one too; and images in a tool's result move to a user message behind the results where there is no place for
+them. Everything else stays as it came, to the byte; a history that needs neither
 is not even read. Pure.
 """
 
@@ -18,11 +19,16 @@ from forge.proxy.engines.base import Wire
 
 DEVELOPER: Final = b'"developer"'
 IMAGE: Final = b'"image_url"'
+OLD_NAME: Final = "reasoning_content"
+NEW_NAME: Final = "reasoning"
+OLD_KEY: Final = b'"reasoning_content"'
 
 
 class _Head(msgspec.Struct):
     role: Any = None
     content: Raw = Raw(b"null")
+    reasoning: Any = None
+    reasoning_content: Any = None
 
 
 class _Part(msgspec.Struct):
@@ -39,7 +45,8 @@ def fit(messages: bytes | Raw, wire: Wire) -> tuple[bytes, list[dict[str, Any]]]
     """The messages to send and the edits made; None where they stay as they are (what cannot be read stays so too:
     the engine says best what is wrong with it)."""
     text = bytes(messages)
-    if not (wire.developer_is_system and DEVELOPER in text) and not (wire.tool_text_only and IMAGE in text):
+    looked_for = ((wire.developer_is_system, DEVELOPER), (wire.tool_text_only, IMAGE), (wire.reasoning, OLD_KEY))
+    if not any(wanted and sign in text for wanted, sign in looked_for):
         return None
     try:
         made = _Fitting(wire)
@@ -68,6 +75,9 @@ class _Fitting:
             self.edits.append({"edit": "role", "message": place, "asked": "developer", "sent": "system"})
         elif head.role == "tool" and self._wire.tool_text_only and IMAGE in bytes(head.content):
             self._tool(place, raw, head.content)
+        elif head.role == "assistant" and self._wire.reasoning and head.reasoning_content and head.reasoning is None:
+            self.out.append(_replaced(raw, **{NEW_NAME: msgspec.json.encode(head.reasoning_content)}))
+            self.edits.append({"edit": "reasoning_name", "message": place, "asked": OLD_NAME, "sent": NEW_NAME})
         else:
             self.out.append(bytes(raw))
 

@@ -53,6 +53,9 @@ class Wire:
     """They know no ``developer`` role: most leave such a message out without a word."""
     tool_text_only: bool = False
     """A tool's result has no place for images."""
+    reasoning: bool = False
+    """They look for an assistant's thought under ``reasoning`` alone: one that harnesses echo as ``reasoning_content``
+    is left out without a word."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _MAYBE_MISSING: Final = (200, 404)
 class Vllm:
     name: str = "vllm"
     trainable: bool = True
-    wire: Wire = Wire(developer_is_system=True, tool_text_only=True)
+    wire: Wire = Wire(developer_is_system=True, tool_text_only=True, reasoning=True)
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", b"null", b"null"),
         Cut(b"prompt_token_ids", b"null", b"null"),

@@ -14,7 +14,7 @@ from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Wire
 from tests.proxy.wire import USER, send
 
-STRICT = Wire(developer_is_system=True, tool_text_only=True)
+STRICT = Wire(developer_is_system=True, tool_text_only=True, reasoning=True)
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 TEXT = {"type": "text", "text": "seen"}
 
@@ -76,6 +76,21 @@ def test_what_needs_no_edit_goes_as_it_came(messages: Any) -> None:
     assert fit(json.dumps(messages).encode(), STRICT) is None
     body = json.dumps({"model": "policy", "messages": messages, "temperature": 1}).encode()
     assert send("chat", body).body.startswith(body[:-1])
+
+
+def test_a_thought_that_comes_back_under_its_old_name_is_seen() -> None:
+    """Field cases 90, 91: vLLM 0.32 reads a history's thoughts from ``reasoning`` alone."""
+    messages = [
+        USER,
+        {"role": "assistant", "content": "4", "reasoning_content": "2+2"},
+        {"role": "assistant", "content": "4", "reasoning_content": "x", "reasoning": "own"},
+        {"role": "user", "content": "and?", "reasoning_content": "no thought"},
+        {"role": "assistant", "content": "", "reasoning_content": ""},
+    ]
+    sent, edits = fitted(messages)
+    assert [m.get("reasoning") for m in sent] == [None, "2+2", "own", None, None]
+    assert sent[1]["reasoning_content"] == "2+2"
+    assert [(e["edit"], e["message"]) for e in edits] == [("reasoning_name", 1)]
 
 
 @pytest.mark.parametrize("messages", [b'["developer"', b'"developer"', b'[{"role":"developer"},3]', b""])

@@ -162,7 +162,8 @@ def test_reasoning_is_an_item_of_its_own_and_comes_back_without_a_store() -> Non
         "think",
     ]
     sent = json.loads(send("responses", {"input": [reasoning, message]}).body)
-    assert sent["messages"] == [{"role": "assistant", "content": "A", "reasoning_content": "I think"}]
+    thought = {"reasoning": "I think", "reasoning_content": "I think"}
+    assert sent["messages"] == [{"role": "assistant", "content": "A"} | thought]
     plain = final(read(run(start(), body)))["output"][0]
     assert "encrypted_content" not in plain
 

@@ -108,6 +108,7 @@ def test_one_answer_that_comes_back_as_items_is_one_message_again() -> None:
         {
             "role": "assistant",
             "content": "I will.",
+            "reasoning": "thought 漢字",
             "reasoning_content": "thought 漢字",
             "tool_calls": [chat_call("a"), chat_call("b")],
         },
