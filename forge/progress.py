@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -58,6 +60,17 @@ class Progress:
 
     def _show(self) -> None:
         self._bar.update(self._all, completed=self._done, description=escape(f"{self._running} sessions run"))
+
+
+@contextmanager
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner with the time that one long step takes, on a terminal; on stderr, so that stdout can be JSON. Gives a
+    function that says a line."""
+    console = Console(stderr=True)
+    columns = (progress.SpinnerColumn(), progress.TextColumn("{task.description}"), progress.TimeElapsedColumn())
+    with progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        bar.add_task(escape(what), total=None)
+        yield lambda text: console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def one_line(report: SessionReport) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from forge.storage.errors import Unavailable, Untrainable
 
 if TYPE_CHECKING:
     from forge.adapters.harnesses.base import Launch
@@ -19,40 +23,90 @@ NAME = Annotated[str, typer.Argument(help="One of the names that `forge harness 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
         name="harness",
-        help="Install harnesses, and see how they are started.",
+        help="Install harnesses, check them, and see how they are started.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
     group.command(name="list", epilog="Example: forge harness list")(show)
-    group.command(name="install", epilog="Example: forge harness install pi")(install)
+    group.command(name="install", epilog="Example: forge harness install pi codex")(install)
+    group.command(name="check", epilog=CHECK_EXAMPLE)(check)
     group.command(name="launch", epilog=LAUNCH_EXAMPLE)(launch)
     app.add_typer(group)
 
 
-def show() -> None:
-    """List the harnesses: pinned version, the wire format it speaks, where it is installed."""
-    from rich.console import Console
-    from rich.table import Table
-
+def show(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """List the harnesses: version, the wire format it speaks, when it was last checked, where it is installed."""
     from forge.adapters.harnesses import HARNESSES
+    from forge.harness_listing import Entry, entries, table
+    from forge.overview import console
+
+    found: list[Entry] = entries(HARNESSES.values())
+    if as_json:
+        typer.echo(json.dumps([asdict(entry) for entry in found], indent=2))
+    else:
+        console().print(table(found))
+
+
+def install(
+    names: Annotated[list[str], typer.Argument(help="Names that `forge harness list` shows, or `all`.")],
+) -> None:
+    """Fetch harnesses at their pinned versions into the cache ($FORGE_CACHE, by default ~/.cache/forge).
+
+    What is there already is left alone. One that cannot be had does not stop the others; the exit code is then 4.
+    """
+    from forge.adapters.harnesses import HARNESSES, find
     from forge.adapters.harnesses.packages import cache_folder
+    from forge.progress import working
 
-    cache = cache_folder()
-    table = Table("harness", "version", "wire", "installed")
-    for name, adapter in sorted(HARNESSES.items()):
-        where = str(cache / adapter.packages[-1].folder) if adapter.installed(cache) else "no"
-        table.add_row(name, adapter.version, adapter.wire, where)
-    Console().print(table)
+    chosen = sorted(HARNESSES) if names == ["all"] else list(dict.fromkeys(names))
+    adapters = [find(name) for name in chosen]
+    failed: list[Unavailable] = []
+    for number, adapter in enumerate(adapters, 1):
+        try:
+            with working(f"[{number}/{len(adapters)}] {adapter.name} {adapter.version}") as say:
+                adapter.install(cache_folder(), say)
+            typer.echo(f"{adapter.name} {adapter.version} is installed")
+        except Unavailable as error:
+            typer.echo(f"{adapter.name} {adapter.version} is not: {error.message}")
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
-def install(name: NAME) -> None:
-    """Fetch a harness at its pinned version into the cache ($FORGE_CACHE, by default ~/.cache/forge)."""
+CHECK_EXAMPLE = "Example: forge harness check codex"
+
+
+def check(
+    name: NAME,
+    command: Annotated[str | None, typer.Option(help="The command line, for the harness `command`.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which the harness is ended.")] = 300.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The facts as JSON.")] = False,
+) -> None:
+    """Run one scripted two-turn tool task in a harness, through a real proxy, and print the facts found.
+
+    The model is a script: it asks for a shell command that writes a file, then says that it is done. The facts: wire
+    format, calls served and recorded, ids, what moved in the prefix, side calls, the harness's own transcript, hosts
+    asked for by name. `forge harness list` shows when it was last done. Exit code 0: every call that was served is a
+    row with the same ids, and the task was done; 3: not so.
+    """
     from forge.adapters.harnesses import find
-    from forge.adapters.harnesses.packages import cache_folder
+    from forge.harness_check import check as checks
+    from forge.harness_check.facts import keep, to_json
+    from forge.harness_check.table import failure, print_facts
+    from forge.overview import console
+    from forge.progress import working
 
-    adapter = find(name)
-    adapter.install(cache_folder(), typer.echo)
-    typer.echo(f"{adapter.name} {adapter.version} is installed")
+    adapter = find(name, command)
+    with working(f"checking {adapter.name}") as say:
+        facts, kept = asyncio.run(checks.check(adapter, say, seconds=timeout))
+    if command is None:
+        keep(facts)
+    if as_json:
+        typer.echo(to_json(facts))
+    else:
+        print_facts(facts, console())
+    if not facts.passed:
+        raise Untrainable(failure(facts), f"look at its output, transcript and the proxy's log in {kept}")
 
 
 LAUNCH_EXAMPLE = (

