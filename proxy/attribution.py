@@ -41,7 +41,7 @@ HARNESSES: Final = (
     HarnessWire("claude-code", re.compile(r"claude-cli/([\w.+-]+)"), names_agents=True),
     HarnessWire("opencode", re.compile(r"opencode/([\w.+-]+)"), names_agents=True),
     HarnessWire("qwen-code", re.compile(r"QwenCode/([\w.+-]+)")),
-    HarnessWire("gemini-cli", re.compile(r"GeminiCLI/([\w.+-]+)")),
+    HarnessWire("gemini-cli", re.compile(r"GeminiCLI(?:-\w+)?/([\w.+-]+)")),
     HarnessWire("openclaw", re.compile(r"openclaw/([\w.+-]+)", re.IGNORECASE), names_agents=True),
     HarnessWire("zeroclaw", re.compile(r"zeroclaw/([\w.+-]+)", re.IGNORECASE)),
     HarnessWire("hermes", re.compile(r"HermesAgent/([\w.+-]+)")),

@@ -1,16 +1,19 @@
 """Which path means what on the data plane; pure.
 
-The route decides the dialect. Paths work with and without ``/v1``, under ``/s/<session id>/``, and with the mistakes
+The route decides the dialect. Paths work with and without a version, under ``/s/<session id>/``, and with the mistakes
 that people make in a base URL (an endpoint pasted twice). Everything is decided on the raw path: nothing here
 authorises, keys do.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+from urllib.parse import parse_qs, unquote
 
+from forge.proxy.dialects import GEMINI_ARRAY
 from forge.proxy.dialects.base import NO_TARGET, Target
 from forge.proxy.keys import SESSION_ID
 
@@ -50,10 +53,17 @@ DROPS: Final = frozenset(
     {"api/event_logging/batch", "api/event_logging", "telemetry", "v1/traces", "v1/metrics", "v1/logs"}
 )
 MODELS: Final = frozenset({"models", "api/v1/models"})
+VERSION: Final = re.compile(r"v1(?:(?:alpha|beta)\d*)?")
+GEMINI: Final = "gemini"
+GOOGLE: Final = re.compile(
+    r"(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?(?:models|tunedModels)/(?:models/)*"
+    r"(?P<model>.+):(?P<method>generateContent|streamGenerateContent|countTokens)"
+)
+"""Google's resource names: the model, which may have slashes of its own, and what to do with it."""
 
 
-def route(path: str) -> Route:
-    """``path`` as it came, without the query."""
+def route(path: str, query: str = "") -> Route:
+    """``path`` and ``query`` as they came."""
     parts = [part for part in path.split("/") if part]
     session_id: str | None = None
     if len(parts) >= 2 and parts[0] == "s":
@@ -63,14 +73,27 @@ def route(path: str) -> Route:
     tail = "/".join(parts)
     if tail in DROPS:
         return Route(Kind.DROP, session_id=session_id)
-    while parts and parts[0] == "v1":
+    google = False
+    while parts and VERSION.fullmatch(parts[0]):
+        google = google or parts[0] != "v1"
         parts = parts[1:]
     tail = "/".join(parts)
     if tail in PROBES:
         return Route(Kind.PROBE, session_id=session_id, probe=tail)
+    if (found := GOOGLE.fullmatch(unquote(tail))) is not None:
+        return _google(found["model"], found["method"], query, session_id)
     if tail in MODELS or (len(parts) == 2 and parts[0] == "models"):
-        return Route(Kind.MODELS, session_id=session_id)
+        return Route(Kind.MODELS, GEMINI if google else "chat", session_id)
     for end, dialect in CALLS.items():
         if tail == end or tail == f"{end}/{end}" or tail == f"{end}/v1/{end}":
             return Route(Kind.CALL, dialect, session_id)
-    return Route(Kind.UNKNOWN, session_id=session_id)
+    return Route(Kind.UNKNOWN, GEMINI if google else "chat", session_id)
+
+
+def _google(model: str, method: str, query: str, session_id: str | None) -> Route:
+    if method == "countTokens":
+        return Route(Kind.COUNT, GEMINI, session_id, target=Target(model))
+    stream = method == "streamGenerateContent"
+    asked = parse_qs(query)
+    events = "sse" in [*asked.get("alt", ()), *asked.get("$alt", ())]
+    return Route(Kind.CALL, GEMINI_ARRAY if stream and not events else GEMINI, session_id, target=Target(model, stream))

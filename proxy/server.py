@@ -19,9 +19,10 @@ from forge.proxy.delivery import ClientLeft
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import BadRequest
+from forge.proxy.dialects.gemini_models import gemini_model
 from forge.proxy.keys import PREFIX
 from forge.proxy.refusal import Refused
-from forge.proxy.routes import Kind, Route, route
+from forge.proxy.routes import GEMINI, Kind, Route, route
 from forge.proxy.sessions import Full, Live
 from forge.storage.journal import JournalFull
 
@@ -53,7 +54,7 @@ class DataPlane:
         )
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        where = route(request.rel_url.raw_path)
+        where = route(request.rel_url.raw_path, request.rel_url.raw_query_string)
         try:
             return await self._handle(request, where)
         except Refused as refused:
@@ -82,7 +83,7 @@ class DataPlane:
         if where.kind is Kind.DROP and request.method == "POST":
             return web.json_response({})
         if where.kind is Kind.MODELS and request.method in ("GET", "HEAD"):
-            return self._models(request)
+            return self._models(request, where)
         if where.kind is not Kind.CALL:
             raise Refused(404, "unknown_path", f"nothing is at this path; the base URL is {_base_url(request)}")
         if request.method != "POST":
@@ -118,10 +119,13 @@ class DataPlane:
         live = deps.registry.get(session_id)
         return live if live is not None else deps.registry.adopt(session_id, deps.policy()), "key"
 
-    def _models(self, request: web.Request) -> web.Response:
+    def _models(self, request: web.Request, where: Route) -> web.Response:
         """The one model there is. Codex (it sends ``client_version``) reads ``models``, everyone else ``data``."""
         replica = self._deps.pool.first()
         name = self._deps.config.model or (replica.abilities.model if replica else None) or "policy"
+        if where.dialect == GEMINI:
+            model = gemini_model(name, replica.abilities.max_model_len if replica else None)
+            return _json({"models": [model]} if request.rel_url.raw_path.rstrip("/").endswith("models") else model)
         entry: dict[str, object] = {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
         if replica is not None and replica.abilities.max_model_len is not None:
             entry["max_model_len"] = replica.abilities.max_model_len
@@ -143,6 +147,7 @@ def _key(request: web.Request) -> str | None:
     scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
     given = [bearer.strip()] if scheme.lower() == "bearer" else []
     given += [request.headers.get(name, "") for name in KEY_HEADERS]
+    given.append(request.query.get("key", ""))
     return next((key for key in given if key.startswith(PREFIX)), None)
 
 

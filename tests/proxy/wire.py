@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from forge.proxy.dialects import DIALECTS
-from forge.proxy.dialects.base import Answer, Hold, Outgoing, Overrides, Piece
+from forge.proxy.dialects.base import NO_TARGET, Answer, Hold, Outgoing, Overrides, Piece, Target
 from forge.proxy.engines import ENGINES
 from forge.proxy.sse import Event, Splitter
 
@@ -16,10 +16,17 @@ USER = {"role": "user", "content": "hi"}
 
 
 def send(
-    dialect: str, request: dict[str, Any] | bytes, *, engine: str = "vllm", overrides: Overrides | None = None
+    dialect: str,
+    request: dict[str, Any] | bytes,
+    *,
+    engine: str = "vllm",
+    overrides: Overrides | None = None,
+    target: Target = NO_TARGET,
 ) -> Outgoing:
     body = request if isinstance(request, bytes) else json.dumps(request).encode()
-    return DIALECTS[dialect].request(body, engine=ENGINES[engine], overrides=overrides or Overrides(), call_id=CALL_ID)
+    return DIALECTS[dialect].request(
+        body, engine=ENGINES[engine], overrides=overrides or Overrides(), call_id=CALL_ID, target=target
+    )
 
 
 def answer(dialect: str, outgoing: Outgoing, *, engine: str = "vllm") -> Answer:
