@@ -25,6 +25,7 @@ from forge.proxy.engines.base import Engine
 class Gemini:
     name: str = "gemini"
     keepalive: bytes = BLANK
+    passes_break: bool = False
 
     def __init__(self, framing: type[Events] | type[Array] = Events) -> None:
         self._framing = framing
