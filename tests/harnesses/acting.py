@@ -100,6 +100,45 @@ def malformed(request: Json) -> Turn:
     return Turn(tool_calls=[(name, arguments if done else arguments[:-6])])
 
 
+SUBTASK = "SUBTASK-7: create hello.txt containing hi"
+SUBAGENTS = ("Task", "Agent", "task", "agent", "delegate_task")
+TASK_FIELDS = ("prompt", "goal", "message", "instructions")
+KINDS = ("general-purpose", "general")
+"""Of sub-agents, where a harness wants one named."""
+
+
+def subagent(request: Json) -> Turn:
+    """The main agent hands the task to a sub-agent, which does it with the shell."""
+    if (aside := side(request)) is not None:
+        return aside
+    asked = json.dumps([m.get("content") for m in request["messages"] if m["role"] == "user"])
+    handed = json.dumps([m.get("tool_calls") for m in request["messages"] if m["role"] == "assistant"])
+    if "SUBTASK-7" in asked and "SUBTASK-7" not in handed:
+        return Turn("The file is there.") if results(request) else Turn(tool_calls=[run(request, HELLO)])
+    return ending(request) if results(request) else Turn(tool_calls=[_hand_over(request)])
+
+
+def _hand_over(request: Json) -> tuple[str, str]:
+    offered = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in request["tools"]}
+    name = next((name for name in SUBAGENTS if name in offered), None)
+    assert name is not None, f"no sub-agent tool among {sorted(offered)}"
+    properties, required = offered[name].get("properties", {}), set(offered[name].get("required", ()))
+    arguments: dict[str, Any] = {}
+    for field_name, schema in properties.items():
+        if field_name in TASK_FIELDS and not arguments.keys() & set(TASK_FIELDS):
+            arguments[field_name] = SUBTASK
+        elif field_name == "subagent_type":
+            arguments[field_name] = _kind(schema, json.dumps(request["tools"]))
+        elif field_name in required:
+            arguments[field_name] = "a small task"
+    return name, json.dumps(arguments, separators=(",", ":"))
+
+
+def _kind(schema: dict[str, Any], tools: str) -> str:
+    allowed = schema.get("enum")
+    return next((kind for kind in KINDS if (kind in allowed if allowed else f"{kind}" in tools)), KINDS[-1])
+
+
 @dataclass
 class Script:
     """A policy with a fault in its ``at``-th main call (those that offer a shell), counted from 0."""

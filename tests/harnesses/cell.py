@@ -17,7 +17,7 @@ from forge.adapters.harnesses.base import HarnessAdapter, LaunchRequest
 from forge.adapters.harnesses.packages import cache_folder
 from forge.runners import find as find_runner
 from forge.runners.base import Ending, Folders, Job, Mount
-from forge.storage.records import Call, CallKind, CallStatus, JoinCause, Sample
+from forge.storage.records import Call, CallKind, CallStatus, Sample
 from tests.engine import ScriptedEngine, Served
 from tests.harnesses.acting import Script
 from tests.harnesses.scenarios import Scenario
@@ -58,10 +58,9 @@ class Cell:
         return Counter(call.kind for call in self.calls)
 
     @property
-    def roots(self) -> Counter[str]:
-        """Why rows begin, beyond the first: where the prefix broke."""
-        joins = [call.join_cause for call in self.calls if call.join != "exact" and call.kind == CallKind.MAIN]
-        return Counter(str(cause) for cause in joins if cause != JoinCause.ROOT)
+    def causes(self) -> Counter[str]:
+        """Why rows began."""
+        return Counter(str(sample.join_cause) for sample in self.samples)
 
     def check(self, scenario: Scenario) -> list[str]:
         """What does not hold of the recording."""
@@ -82,6 +81,8 @@ class Cell:
         agentic = [call for call in self.calls if call.kind in (CallKind.MAIN, CallKind.SUBAGENT)]
         if scenario.tools and len(agentic) < 2:
             wrong.append("an agentic session of one call")
+        if scenario.name == "sub-agent" and not self.kinds[CallKind.SUBAGENT]:
+            wrong.append(f"no call is known for a sub-agent's: {dict(self.kinds)}")
         if scenario.must_end_well and not self.outcome.said and not (scenario.tools and self.outcome.hello):
             wrong.append(f"the task was not done: {self.outcome}")
         return wrong
@@ -176,5 +177,5 @@ def facts(cell: Cell) -> dict[str, Any]:
         "statuses": dict(Counter(call.status for call in cell.calls)),
         "kinds": dict(cell.kinds),
         "rows": len(cell.samples),
-        "causes": dict(cell.roots),
+        "causes": dict(cell.causes),
     }

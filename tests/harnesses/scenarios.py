@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.harnesses.acting import Script, malformed, parallel, plain, reasoning, tool_turn
+from tests.harnesses.acting import Script, malformed, parallel, plain, reasoning, subagent, tool_turn
 from tests.script import Fault, Gate
 
 OVERFLOW = (
@@ -23,6 +23,8 @@ class Scenario:
     """The task needs a tool: a session of one call has failed."""
     must_end_well: bool = True
     """Every harness is expected to finish the task; where not, what it does is a fact to write down."""
+    only: tuple[str, ...] = ()
+    """The harnesses that can; empty for all."""
 
 
 def _slow() -> Script:
@@ -46,6 +48,7 @@ ALL = (
         "context overflow", lambda: Script(tool_turn, Fault(status=400, body=OVERFLOW), at=1), must_end_well=False
     ),
     Scenario("malformed tool JSON", lambda: Script(malformed), must_end_well=False),
+    Scenario("sub-agent", lambda: Script(subagent), only=("claude-code", "opencode", "qwen-code", "hermes")),
 )
 BY_NAME = {scenario.name: scenario for scenario in ALL}
 IN_CI = ("tool turn", "parallel tools", "500")
