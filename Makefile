@@ -8,7 +8,11 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test unit lint test-vllm lock docs clean
+# The fast tests share nothing: one process per core. The others start programs and models, one after another.
+FAST   := not (model or ray or harness or process or vllm)
+SLOW   := (model or ray or harness or process) and not vllm
+
+.PHONY: help setup demo test unit lint test-vllm test-harnesses lock docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,11 +31,11 @@ $(READY): requirements.lock pyproject.toml
 demo: setup  ## Run the main job: harness, policy, dataset, one training step, new weights
 	$(BIN)/forge demo
 
-test: setup lint  ## Pass all tests but vLLM's
-	$(BIN)/pytest -m "not vllm"
+test: setup lint unit  ## Pass all tests but vLLM's and the slow harnesses'
+	$(BIN)/pytest -m "$(SLOW)"
 
 unit: setup  ## The fast tests alone: no model, no Ray, no real harness, no process of ours
-	$(BIN)/pytest -m "not (model or ray or harness or process or vllm)"
+	$(BIN)/pytest -n auto -m "$(FAST)"
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -40,6 +44,11 @@ lint: setup  ## ruff and mypy
 
 test-vllm: setup  ## The end-to-end suite against vLLM on CPU, in an environment of its own
 	$(BIN)/python tests/vllm_server.py -- $(BIN)/pytest -m vllm tests/e2e
+
+test-harnesses: setup  ## Every real harness in every scenario (an hour, 3 GB of downloads); writes docs/harness-matrix.md
+	rm -f .harness-facts.jsonl
+	FORGE_HARNESS_TESTS=all FORGE_MATRIX_RESULTS=$(CURDIR)/.harness-facts.jsonl $(BIN)/pytest -m harness
+	$(BIN)/python tests/harnesses/table.py .harness-facts.jsonl > docs/harness-matrix.md
 
 docs: setup  ## Write docs/dataset.md from the declared columns
 	$(BIN)/python docs/dataset.py > docs/dataset.md
