@@ -83,13 +83,15 @@ class Program:
 
 
 @asynccontextmanager
-async def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> AsyncIterator[Program]:
+async def program(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None, stdin: int = asyncio.subprocess.DEVNULL
+) -> AsyncIterator[Program]:
     """Started, its output and errors read as one; nothing of it is left behind."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         env=env,
         cwd=cwd,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
@@ -100,7 +102,7 @@ async def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None 
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await process.communicate()
 
 
 def holding(folder: Path, secret: str) -> list[Path]:
