@@ -5,16 +5,20 @@ from __future__ import annotations
 from forge.adapters.harnesses.base import HarnessAdapter
 from forge.adapters.harnesses.codex import Codex
 from forge.adapters.harnesses.command import EXAMPLE, Command
+from forge.adapters.harnesses.hermes import Hermes
 from forge.adapters.harnesses.mini_swe_agent import MiniSweAgent
 from forge.adapters.harnesses.pi import Pi
+from forge.adapters.harnesses.qwen_code import QwenCode
 from forge.storage.errors import BadInput
 
 HARNESSES: dict[str, HarnessAdapter] = {
     adapter.name: adapter
     for adapter in (
         Codex(),
+        Hermes(),
         MiniSweAgent(),
         Pi(),
+        QwenCode(),
     )
 }
 """Those with a pinned version; ``command`` is made by ``find``, from what the user writes."""

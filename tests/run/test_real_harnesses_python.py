@@ -33,7 +33,7 @@ pytestmark = pytest.mark.harness
 SHELLS = {"bash": "command", "terminal": "command", "run_shell_command": "command"}
 """Each harness's shell tool and the name of its argument."""
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-PROMPT = "-@ create hello.txt containing 'hi'\nand say so"
+PROMPT = "--create hello.txt containing 'hi'\nand say so"
 
 
 def act_once(request: dict[str, Any]) -> Turn:
@@ -69,7 +69,7 @@ async def work(
     return await run(config, Seen())
 
 
-@pytest.mark.parametrize("name", ["mini-swe-agent"])
+@pytest.mark.parametrize("name", ["hermes", "mini-swe-agent", "qwen-code"])
 async def test_a_task_with_a_tool(tmp_path: Path, name: str) -> None:
     adapter = find(name)
     async with ScriptedEngine(max_model_len=65536) as engine:
