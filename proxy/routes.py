@@ -45,8 +45,12 @@ CALLS: Final[dict[str, str]] = {
     "chat/completions": "chat",
     "responses": "responses",
     "completions": "completions",
+    "messages": "messages",
 }
 """Path after the optional ``v1`` to dialect."""
+
+COUNTS: Final[dict[str, str]] = {"messages/count_tokens": "messages"}
+"""The same of paths that count tokens."""
 
 PROBES: Final = frozenset({"", "api/hello", "api/tags", "api/show", "api/version", "props", "version", "health"})
 DROPS: Final = frozenset(
@@ -87,6 +91,8 @@ def route(path: str, query: str = "") -> Route:
     for end, dialect in CALLS.items():
         if tail == end or tail == f"{end}/{end}" or tail == f"{end}/v1/{end}":
             return Route(Kind.CALL, dialect, session_id)
+    if tail in COUNTS:
+        return Route(Kind.COUNT, COUNTS[tail], session_id)
     return Route(Kind.UNKNOWN, GEMINI if google else "chat", session_id)
 
 

@@ -15,6 +15,7 @@ from aiohttp import web
 from forge import __version__
 from forge.proxy.accept import accept
 from forge.proxy.bodies import read_body
+from forge.proxy.counting import count
 from forge.proxy.delivery import ClientLeft
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
@@ -84,7 +85,7 @@ class DataPlane:
             return web.json_response({})
         if where.kind is Kind.MODELS and request.method in ("GET", "HEAD"):
             return self._models(request, where)
-        if where.kind is not Kind.CALL:
+        if where.kind not in (Kind.CALL, Kind.COUNT):
             raise Refused(404, "unknown_path", f"nothing is at this path; the base URL is {_base_url(request)}")
         if request.method != "POST":
             raise Refused(405, "method_not_allowed", "calls are made by POST", headers={"Allow": "POST"})
@@ -99,6 +100,8 @@ class DataPlane:
         self._calls += 1
         try:
             body = await read_body(request, limits)
+            if where.kind is Kind.COUNT:
+                return await count(self._deps, where, body, live)
             return await accept(self._deps, request, where, body, live, rule)
         finally:
             self._calls -= 1

@@ -53,7 +53,7 @@ class ResponseComposer:
         pieces, self._pieces = self._pieces, []
         return pieces
 
-    def start(self) -> None:
+    def start(self, prompt_tokens: int | None) -> None:
         response = self._response("in_progress")
         self._emit([("response.created", {"response": response}), ("response.in_progress", {"response": response})])
 

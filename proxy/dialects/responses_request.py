@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from forge.proxy import splice
+from forge.proxy.dialects.asked import NULL, given, members_of, read
 from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.overlay import DISTRIBUTION
 from forge.proxy.dialects.responses_input import History, declared_tools
@@ -38,7 +38,6 @@ ECHOED: Final[Mapping[str, bytes]] = {
     "user": b"null",
 }
 """Members of the request that stand in the response object, with their defaults."""
-_NULL: Final = b"null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,44 +53,41 @@ class Translated:
 
 
 def translate(body: bytes) -> Translated:
-    try:
-        asked = splice.members(body)
-    except splice.UNREADABLE as failure:
-        raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
+    asked = members_of(body)
     _refuse_state(asked)
     history = History()
-    instructions = _decode(asked, "instructions", str | None)
+    instructions = read(asked, "instructions", str)
     if instructions:
         history.messages.append({"role": "system", "content": instructions})
     if "input" not in asked:
         raise BadRequest("`input` is missing", param="input")
     history.add_input(asked["input"])
-    tools = declared_tools(asked.get("tools", Raw(_NULL)), history.tools)
-    stream = bool(_decode(asked, "stream", bool | None))
+    tools = declared_tools(asked.get("tools", NULL), history.tools)
+    stream = bool(read(asked, "stream", bool))
     members: dict[str, bytes | Raw] = {"model": asked["model"]} if "model" in asked else {}
     members["messages"] = msgspec.json.encode(history.messages)
     notices = [*history.notices, *tools.dropped]
     tools = _choose(asked, tools, members, notices)
     members.update(_renamed(asked))
-    members.update({name: asked[name] for name in SAME_NAME if _given(asked, name)})
+    members.update({name: asked[name] for name in SAME_NAME if given(asked, name)})
     if not tools.functions:
         members.pop("parallel_tool_calls", None)
     if stream:
         members["stream"] = b"true"
     echo = {name: asked.get(name, Raw(default)) for name, default in ECHOED.items()}
-    include = _decode(asked, "include", list[str] | None) or []
+    include = read(asked, "include", list[str]) or []
     return Translated(members, tools, notices, stream, echo, "reasoning.encrypted_content" in include)
 
 
 def _refuse_state(asked: Mapping[str, Raw]) -> None:
     for name in STATEFUL:
-        if _given(asked, name):
+        if given(asked, name):
             raise BadRequest(
                 f"`{name}` is not supported: nothing is kept between calls; send the whole input each time",
                 code="unsupported_parameter",
                 param=name,
             )
-    if _decode(asked, "background", bool | None):
+    if read(asked, "background", bool):
         raise BadRequest("`background` is not supported", code="unsupported_parameter", param="background")
 
 
@@ -111,7 +107,7 @@ def _choose(
     asked: Mapping[str, Raw], tools: Tools, members: dict[str, bytes | Raw], notices: list[Mapping[str, Any]]
 ) -> Tools:
     """Sets chat's ``tools`` and ``tool_choice``; gives the tools that are left."""
-    choice: str | _Choice | None = _decode(asked, "tool_choice", str | _Choice | None)
+    choice: str | _Choice | None = read(asked, "tool_choice", str | _Choice)
     named: Any = choice
     if isinstance(choice, _Choice):
         if choice.type == "allowed_tools":
@@ -132,7 +128,7 @@ def _choose(
 class _Format(msgspec.Struct):
     type: str = "text"
     name: str = "answer"
-    schema: Raw = Raw(_NULL)
+    schema: Raw = NULL
     strict: bool | None = None
     description: str | None = None
 
@@ -148,12 +144,12 @@ class _Reasoning(msgspec.Struct):
 def _renamed(asked: Mapping[str, Raw]) -> dict[str, bytes | Raw]:
     """Members that chat knows by other names."""
     members: dict[str, bytes | Raw] = {}
-    if _given(asked, "max_output_tokens"):
+    if given(asked, "max_output_tokens"):
         members["max_tokens"] = asked["max_output_tokens"]
-    reasoning: _Reasoning | None = _decode(asked, "reasoning", _Reasoning | None)
+    reasoning: _Reasoning | None = read(asked, "reasoning", _Reasoning)
     if reasoning is not None and reasoning.effort is not None:
         members["reasoning_effort"] = msgspec.json.encode(reasoning.effort)
-    text: _Text | None = _decode(asked, "text", _Text | None)
+    text: _Text | None = read(asked, "text", _Text)
     form = text.format if text is not None else None
     if form is not None and form.type == "json_schema":
         schema = {"name": form.name, "schema": form.schema, "strict": form.strict, "description": form.description}
@@ -162,14 +158,3 @@ def _renamed(asked: Mapping[str, Raw]) -> dict[str, bytes | Raw]:
     elif form is not None and form.type != "text":
         members["response_format"] = msgspec.json.encode({"type": form.type})
     return members
-
-
-def _given(asked: Mapping[str, Raw], name: str) -> bool:
-    return bytes(asked.get(name, _NULL)) != _NULL
-
-
-def _decode(asked: Mapping[str, Raw], name: str, type: Any) -> Any:
-    try:
-        return msgspec.json.decode(asked.get(name, _NULL), type=type)
-    except splice.UNREADABLE as failure:
-        raise BadRequest(f"`{name}` cannot be read: {failure}", param=name) from failure

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.base import Hold, Piece
@@ -48,7 +49,8 @@ class Composer(Protocol):
     def final(self) -> dict[str, Any] | None:
         """The whole answer's object, once ``end`` or ``fail`` was called."""
 
-    def start(self) -> None: ...
+    def start(self, prompt_tokens: int | None) -> None:
+        """``prompt_tokens``: as many as the engine's first chunk names, where it does."""
 
     def take(self, delta: Message) -> None:
         """Raises ``ValueError`` where the delta has no place any more: what was given cannot be taken back."""
@@ -72,14 +74,23 @@ class _Choice(msgspec.Struct):
     delta: Message | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    matched_stop: int | str | None = None
+    prompt_token_ids: Raw = Raw()
 
 
 class _Chunk(msgspec.Struct):
-    """One chunk of the engine's stream; ids and log probs are skipped unread."""
+    """One chunk of the engine's stream; ids and log probs are skipped unread, but for the number of the prompt's."""
 
     choices: list[_Choice] | None = None
     usage: Usage | None = None
     error: Any = None
+    prompt_token_ids: Raw = Raw()
+
+    def prompt_tokens(self) -> int | None:
+        for ids in (self.prompt_token_ids, *(choice.prompt_token_ids for choice in self.choices or ())):
+            if bytes(ids).startswith(b"[") and (held := bytes(ids).strip(b"[ \n]")):
+                return held.count(b",") + 1
+        return None
 
 
 _chunk: Final = msgspec.json.Decoder(_Chunk)
@@ -138,9 +149,10 @@ class Streamed:
     def _take(self, data: bytes | None) -> None:
         if not data or data == DONE or self.error is not None:
             return
-        self._start()
         try:
             chunk = _chunk.decode(data)
+            if not self._started:
+                self._start(chunk.prompt_tokens())
             if chunk.error is not None:
                 self._fail(error_text(chunk.error))
                 return
@@ -158,13 +170,14 @@ class Streamed:
         if choice.finish_reason:
             self.finish_reason = choice.finish_reason
             if self.finish_reason != ABORT:
-                matched = choice.stop_reason if isinstance(choice.stop_reason, str) else None
+                named = (choice.stop_reason, choice.matched_stop)
+                matched = next((word for word in named if isinstance(word, str)), None)
                 self._composer.settle(choice.finish_reason, matched)
 
-    def _start(self) -> None:
+    def _start(self, prompt_tokens: int | None = None) -> None:
         if not self._started:
             self._started = True
-            self._composer.start()
+            self._composer.start(prompt_tokens)
 
     def _fail(self, message: str) -> None:
         self._start()

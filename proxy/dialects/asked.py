@@ -1,0 +1,38 @@
+"""Reading one member of a request's top level, with the caller told which one cannot be read.
+
+Owns nothing of any format: what a member means is its dialect's. The one non-obvious fact: null and a missing member
+are the same to every format here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from forge.proxy import splice
+from forge.proxy.dialects.base import BadRequest
+
+NULL: Final = Raw(b"null")
+
+
+def members_of(body: bytes) -> dict[str, Raw]:
+    """The request's members. Raises ``BadRequest``."""
+    try:
+        return splice.members(body)
+    except splice.UNREADABLE as failure:
+        raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
+
+
+def given(asked: Mapping[str, Raw], name: str) -> bool:
+    return asked.get(name, NULL) != NULL
+
+
+def read(asked: Mapping[str, Raw], name: str, type: Any) -> Any:
+    """The member as ``type``; None where it is missing. Raises ``BadRequest``."""
+    try:
+        return msgspec.json.decode(asked.get(name, NULL), type=type | None)
+    except splice.UNREADABLE as failure:
+        raise BadRequest(f"`{name}` cannot be read: {failure}", param=name) from failure

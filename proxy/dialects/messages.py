@@ -1,0 +1,66 @@
+"""The messages wire format, which Claude Code speaks: translated to chat and back, event by event as the engine makes
+them.
+
+Owns this format's keepalive and what counts its tokens; requests are ``messages_request``'s, events
+``messages_answer``'s, errors ``messages_errors``'. The one non-obvious fact: headers do not reach it, so a beta that
+nobody here knows can change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+from msgspec import Raw
+
+from forge.proxy import splice
+from forge.proxy.dialects.base import NO_TARGET, Answer, Outgoing, Overrides, Target
+from forge.proxy.dialects.chat import prepare
+from forge.proxy.dialects.hints import field_hints
+from forge.proxy.dialects.messages_answer import MessageComposer
+from forge.proxy.dialects.messages_errors import engine_error_body, error_body, error_event
+from forge.proxy.dialects.messages_request import Translated, translate
+from forge.proxy.dialects.translated import Streamed, Whole
+from forge.proxy.engines.base import Engine
+
+
+class Messages:
+    name: str = "messages"
+    keepalive: bytes = b'event: ping\ndata: {"type":"ping"}\n\n'
+    content_type_stream: str = "text/event-stream; charset=utf-8"
+
+    def request(
+        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+    ) -> Outgoing:
+        translated = translate(body)
+        outgoing = prepare(
+            splice.rebuild(translated.members),
+            translated.members,
+            engine=engine,
+            overrides=overrides,
+            stream=translated.stream,
+            notices=translated.notices,
+        )
+        hints = {**outgoing.hints, **field_hints(splice.members(body))}
+        return replace(outgoing, edited=True, hints=hints, context=translated)
+
+    def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:
+        translated: Translated = outgoing.context
+        composer = MessageComposer(call_id=call_id, model=outgoing.model_requested, stops=translated.stops)
+        return Streamed(composer) if outgoing.stream else Whole(composer, lambda message: error_body(502, message))
+
+    def error(self, status: int, *, code: str, message: str, param: str | None = None) -> bytes:
+        return error_body(status, message)
+
+    def engine_error(self, status: int, body: bytes, outgoing: Outgoing) -> bytes:
+        return engine_error_body(status, body)
+
+    def stream_error(self, *, code: str, message: str) -> bytes:
+        return error_event(code, message)
+
+    def to_count(self, body: bytes, target: Target) -> Mapping[str, bytes | Raw]:
+        return translate(body).members
+
+    def counted(self, tokens: int) -> bytes:
+        return msgspec.json.encode({"input_tokens": tokens})
