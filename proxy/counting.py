@@ -6,7 +6,6 @@ a number is never estimated, for a harness shortens its history by it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -16,7 +15,7 @@ from msgspec import Raw
 from forge.proxy import splice
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
-from forge.proxy.dialects.base import Target
+from forge.proxy.dialects.base import Dialect, Overrides
 from forge.proxy.dialects.engine_errors import read_error
 from forge.proxy.pool import Replica
 from forge.proxy.refusal import Refused
@@ -30,11 +29,8 @@ RENDERED: Final = ("messages", "tools", "chat_template_kwargs", "continue_final_
 
 
 @runtime_checkable
-class Counts(Protocol):
-    """A dialect that has a way to ask for a count."""
-
-    def to_count(self, body: bytes, target: Target) -> Mapping[str, bytes | Raw]:
-        """The members of the chat request whose tokens are meant. Raises ``BadRequest``."""
+class Counts(Dialect, Protocol):
+    """A dialect that has a way to ask for a count: with the request whose tokens are meant."""
 
     def counted(self, tokens: int) -> bytes:
         """The answer's body."""
@@ -50,10 +46,11 @@ async def count(deps: Deps, where: Route, body: bytes, live: Live | None) -> web
     dialect = DIALECTS[where.dialect]
     if not isinstance(dialect, Counts):
         raise Refused(404, "unknown_path", f"{where.dialect} has no way to count tokens")
-    chat = dialect.to_count(body, where.target)
     replica = deps.pool.pick(live.replica if live else None)
     if replica is None:
         raise Refused(503, "policy_unavailable", "no policy server is up to count the tokens")
+    asked = dialect.request(body, engine=replica.engine, overrides=Overrides(), call_id="", target=where.target)
+    chat = splice.members(asked.body)
     question = splice.rebuild({name: chat[name] for name in RENDERED if name in chat})
     tokens = _read(await _ask(deps, replica, question))
     return web.Response(body=dialect.counted(tokens), content_type="application/json")

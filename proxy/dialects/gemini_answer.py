@@ -61,7 +61,7 @@ class GeminiComposer:
         pieces, self._pieces = self._pieces, []
         return pieces
 
-    def start(self) -> None:
+    def start(self, prompt_tokens: int | None) -> None:
         if self._framing.opens:
             self._emit(self._chunk({"text": ""}))
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
@@ -20,6 +19,7 @@ from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.gemini_media import MEDIA, chat_media
 from forge.proxy.dialects.gemini_node import Node
 from forge.proxy.dialects.gemini_signature import signed
+from forge.proxy.dialects.spacing import spaced
 
 MODEL: Final = "model"
 SYSTEM: Final = "system"
@@ -183,7 +183,7 @@ def _spaced(node: Node, name: str) -> str:
     if value is None:
         return "{}"
     try:
-        return msgspec.json.format(bytes(value), indent=0).decode()
+        return spaced(bytes(value))
     except splice.UNREADABLE as failure:
         raise BadRequest(f"`{node.place(name)}` cannot be read: {failure}", param=node.place(name)) from failure
 

@@ -8,11 +8,9 @@ nobody here knows can change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
-from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.base import NO_TARGET, Answer, Outgoing, Overrides, Target
@@ -60,8 +58,6 @@ class Messages:
     def stream_error(self, *, code: str, message: str) -> bytes:
         return error_event(code, message)
 
-    def to_count(self, body: bytes, target: Target) -> Mapping[str, bytes | Raw]:
-        return translate(body).members
-
     def counted(self, tokens: int) -> bytes:
+        """The answer to a request to count tokens."""
         return msgspec.json.encode({"input_tokens": tokens})
