@@ -105,6 +105,7 @@ class Rollouts:
             "harness": adapter.name,
             "harness_version": adapter.version,
             "sampling": config.sampling,
+            "history": config.history.value,
         }
         while True:
             try:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from forge.adapters.harnesses.base import HarnessAdapter
 from forge.proxy.config import Record
+from forge.proxy.session_spec import HistoryMode
 from forge.runners.base import Runner
 from forge.storage.errors import BadInput
 from forge.storage.names import check_name
@@ -60,6 +61,7 @@ class RunConfig:
     seconds: float = 600.0
     """Time limit of one harness."""
     sampling: Mapping[str, Any] = field(default_factory=lambda: TRAINING_SAMPLING)
+    history: HistoryMode = HistoryMode.AS_SENT
     purpose: Purpose = Purpose.TRAIN
     record: Record = Record.STRICT
     policy: str | None = None

@@ -19,12 +19,15 @@ from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import Dialect, Outgoing, Overrides
 from forge.proxy.engines import ENGINES
+from forge.proxy.engines.base import Tokens
 from forge.proxy.history import Fingerprint, fingerprint
 from forge.proxy.kinds import Seen, kind_of
 from forge.proxy.pool import Replica
+from forge.proxy.reasoning import keep
 from forge.proxy.recorder import wall_us
 from forge.proxy.refusal import Refused
 from forge.proxy.routes import Route
+from forge.proxy.session_spec import HistoryMode
 from forge.proxy.sessions import Live
 from forge.proxy.stop import clean_stop
 from forge.storage.frames import Close, Open
@@ -57,8 +60,11 @@ async def accept(
     budget = live.spent()
     if budget is not None:
         return await clean_stop(request, dialect, outgoing, engine=engine, call_id=call_id, budget=budget)
+    place: bytes | None = None
+    if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
+        outgoing, place = keep(outgoing, live.reasoning, engine.name)
     arrival = Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said)
-    return await _serve(deps, replace(arrival, retry_of=_retry(arrival, seen), agent_id=_agent(arrival, seen)))
+    return await _serve(deps, replace(arrival, retry_of=_retry(arrival, seen), agent_id=_agent(arrival, seen)), place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +147,15 @@ class Arrival:
         }
 
 
-async def _serve(deps: Deps, arrival: Arrival) -> web.StreamResponse:
+async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.StreamResponse:
+    """``place``: the history by which the reply's thinking is remembered, if it is."""
     outgoing, live = arrival.outgoing, arrival.live
     task = asyncio.current_task()
     assert outgoing is not None
     assert task is not None
     recording = deps.recorder.open(arrival.frame(deps), arrival.body, outgoing.body if outgoing.edited else b"")
     answer = bytearray()
-    if live.counts_tokens:
+    if live.counts_tokens or place is not None:
         recording.tap = answer.extend
     asking = Asking(
         replica=arrival.replica,
@@ -167,6 +174,8 @@ async def _serve(deps: Deps, arrival: Arrival) -> web.StreamResponse:
         limits=deps.config.limits,
         metrics=deps.metrics,
     )
+    if place is not None:
+        recording.at_end = lambda: _remember(live, asking.replica, place, bytes(answer), stream=outgoing.stream)
     live.begin(recording.call_id, task)
     deps.metrics.in_flight.inc()
     try:
@@ -182,15 +191,24 @@ async def _serve(deps: Deps, arrival: Arrival) -> web.StreamResponse:
 
 def _count(live: Live, replica: Replica, answer: bytes, *, stream: bool) -> None:
     """Tokens against the session's budgets, from the engine's own answer."""
-    try:
-        choices = replica.engine.read_stream(answer) if stream else replica.engine.read_whole(answer)
-    except ValueError:
-        return
-    for choice in choices:
+    for choice in _choices(replica, answer, stream=stream):
         output = len(choice.output_ids) or (choice.completion_tokens or 0)
         prompt = len(choice.prompt_ids) or (choice.prompt_tokens or 0)
         live.output_tokens += output
         live.context = max(live.context, prompt + output)
+
+
+def _remember(live: Live, replica: Replica | None, place: bytes, answer: bytes, *, stream: bool) -> None:
+    """What the model thought, for the next turn that the harness sends without it."""
+    for choice in _choices(replica, answer, stream=stream) if replica is not None else ():
+        live.reasoning.note(place, choice.message)
+
+
+def _choices(replica: Replica, answer: bytes, *, stream: bool) -> list[Tokens]:
+    try:
+        return replica.engine.read_stream(answer) if stream else replica.engine.read_whole(answer)
+    except ValueError:
+        return []
 
 
 def _overrides(deps: Deps, live: Live | None, replica: Replica | None) -> Overrides:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from forge.proxy.session_spec import HistoryMode
 from forge.storage.errors import BadInput
 from forge.storage.names import check_name
 
@@ -95,6 +96,8 @@ class ProxyConfig:
     model: str | None = None
     """Name sent to the engine; default: the first one it serves."""
     sampling: dict[str, Any] | None = None
+    history: HistoryMode = HistoryMode.AS_SENT
+    """Of sessions that say nothing of it themselves."""
     implicit: bool = True
     decoder: bool = True
     journal_keep: str | None = None

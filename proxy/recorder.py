@@ -158,6 +158,8 @@ class Recording:
     _waiting_bytes: int = 0
     tap: Callable[[bytes], None] | None = None
     """Also gets every engine byte (budgets count tokens from them)."""
+    at_end: Callable[[], None] | None = None
+    """Called when its end is written: before its client can act on that."""
 
     def data(self, chunk: bytes) -> None:
         """Engine bytes; written at once only when enough wait. A full disk shows at ``flush`` or ``close``."""
@@ -185,7 +187,10 @@ class Recording:
         self.closed = True
         try:
             self.flush()
-            return self.recorder.append(self.session_id, frame)
+            end = self.recorder.append(self.session_id, frame)
         except JournalFull:
             self.recorder.pend(self.session_id, frame)
             raise
+        if self.at_end is not None:
+            self.at_end()
+        return end

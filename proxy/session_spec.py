@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
 
 from forge.storage.records import Purpose, SessionStatus
+
+
+class HistoryMode(StrEnum):
+    """What a session's engine gets of a history."""
+
+    AS_SENT = "as-sent"
+    """What the harness sent."""
+    KEEP_REASONING = "keep-reasoning"
+    """The thinking that the harness dropped too, and a template that keeps it."""
 
 
 class Budgets(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -30,6 +40,8 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     harness: str | None = None
     harness_version: str | None = None
     sampling: dict[str, Any] | None = None
+    history: HistoryMode | None = None
+    """None: the proxy's own."""
     budgets: Budgets | None = None
     labels: dict[str, Any] | None = None
     idempotency_key: str | None = None

@@ -19,6 +19,7 @@ from forge.proxy.agents import Agents
 from forge.proxy.history import History
 from forge.proxy.ids import IdSource
 from forge.proxy.keys import Keys
+from forge.proxy.reasoning import Reasoning
 from forge.proxy.recorder import RETIRED, Recorder, wall_us
 from forge.proxy.session_spec import Budgets, Outcome, Policy, Reward, SessionSpec
 from forge.storage.errors import BadInput, Unavailable
@@ -50,6 +51,7 @@ class Live:
     sampling: dict[str, Any] | None = None
     history: History = field(default_factory=History)
     agents: Agents = field(default_factory=Agents)
+    reasoning: Reasoning = field(default_factory=Reasoning)
     running: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
     """Call id to the task that serves it."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -224,6 +226,7 @@ class Registry:
             harness=spec.harness,
             harness_version=spec.harness_version,
             sampling=_json(spec.sampling),
+            history=spec.history,
             budgets=_json(spec.budgets),
             labels=_json(spec.labels),
             open_us=wall_us(),
@@ -257,7 +260,7 @@ class Registry:
             except BaseException:
                 live.closing = False
                 raise
-            live.history, live.agents = History(), Agents()
+            live.history, live.agents, live.reasoning = History(), Agents(), Reasoning()
             self._open.pop(live.id, None)
             self._recorder.retire(live.id)
             self._finished.append((live.record.close_us or 0, live.id))

@@ -135,6 +135,7 @@ SESSIONS: Final[tuple[Column, ...]] = (
     Column("reward_author", TEXT, "who set the reward"),
     Column("reward_time", TIME, "when the reward was set"),
     Column("sampling", TEXT, "JSON object: the run's sampling"),
+    Column("history", TEXT, "as-sent or keep-reasoning, where its opener said so"),
     Column("budgets", TEXT, "JSON object: calls, output_tokens, context, seconds"),
     Column("labels", TEXT, "JSON object: the opener's labels"),
     _key("open_time", "when it was opened", TIME),

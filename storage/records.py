@@ -241,6 +241,8 @@ class Session:
     reward_us: int | None = None
     """When the reward was set, microseconds since the epoch."""
     sampling: str | None = None
+    history: str | None = None
+    """``as-sent`` or ``keep-reasoning``, where its opener said so."""
     budgets: str | None = None
     labels: str | None = None
     open_us: int = 0

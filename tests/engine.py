@@ -28,13 +28,21 @@ class ScriptedEngine:
     """Listens on 127.0.0.1 at ``url``. ``served`` holds every generation, ``admin`` every publication request."""
 
     def __init__(
-        self, *, model: str = "policy", max_model_len: int = 4096, key: str | None = None, embedded: bool = False
+        self,
+        *,
+        model: str = "policy",
+        max_model_len: int = 4096,
+        key: str | None = None,
+        embedded: bool = False,
+        strips_thinking: bool = False,
     ) -> None:
         self.model = model
         self.max_model_len = max_model_len
         self.key = key
         self.embedded = embedded
         """Says its weights' digest, as our embedded server does."""
+        self.strips_thinking = strips_thinking
+        """Its template drops the thinking before the last user's text, unless asked to keep it, as Qwen3.6's does."""
         self.tokenizer = WordTokenizer()
         self.gate = Gate()
         self.turns: deque[Turn] = deque()
@@ -135,12 +143,16 @@ class ScriptedEngine:
     # Prompts
 
     def render(self, request: Json) -> str:
-        """The chat template: append-only, tools in a system block, tool calls and reasoning as markup."""
+        """The chat template: tools in a system block, tool calls and reasoning as markup; append-only, unless it
+        ``strips_thinking``."""
         parts = []
+        kept = (request.get("chat_template_kwargs") or {}).get("preserve_thinking") is True
+        asked = max((n for n, m in enumerate(request["messages"]) if m["role"] == "user"), default=0)
         if request.get("tools"):
             parts.append(f"<|im_start|>tools\n{json.dumps(request['tools'], sort_keys=True)}<|im_end|>\n")
-        for message in request["messages"]:
-            parts.append(f"<|im_start|>{message['role']}\n{markup(message)}<|im_end|>\n")
+        for place, message in enumerate(request["messages"]):
+            thinks = not self.strips_thinking or kept or place > asked
+            parts.append(f"<|im_start|>{message['role']}\n{markup(message, thinks=thinks)}<|im_end|>\n")
         return "".join(parts) + "<|im_start|>assistant\n"
 
     # Generation

@@ -155,13 +155,13 @@ class Chunk:
     finish: str | None = None
 
 
-def markup(message: Json) -> str:
-    """A message as the template writes it; what the engine sampled for it is the same text."""
+def markup(message: Json, *, thinks: bool = True) -> str:
+    """A message as the template writes it; with its thinking, what the engine sampled for it is the same text."""
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content)
     reasoning = message.get("reasoning")  # as vLLM 0.32, which looks at no other name
-    text = f"<think>{reasoning}</think>{content}" if reasoning else content
+    text = f"<think>{reasoning}</think>{content}" if reasoning and thinks else content
     for call in message.get("tool_calls") or ():
         function = call["function"]
         head = f'{{"name": {json.dumps(function["name"])}, "arguments": '

@@ -15,6 +15,7 @@ import typer
 
 from forge.option_values import json_object, size_in_bytes
 from forge.proxy.config import Durability, ProxyConfig, Record
+from forge.proxy.session_spec import HistoryMode
 from forge.storage.errors import ForgeError
 
 
@@ -49,6 +50,9 @@ Durable = Annotated[
 Run = Annotated[str | None, typer.Option(help="Name of the run in the dataset. [proxy-DATE-TIME]")]
 Model = Annotated[str | None, typer.Option(help="Model name to send. [the first one it serves]")]
 Sampling = Annotated[str | None, typer.Option(help='Sampling sent with every call, as JSON: {"temperature": 1.0}.')]
+History = Annotated[
+    HistoryMode, typer.Option(help="keep-reasoning: give back the thinking that a harness drops; a restart forgets it.")
+]
 Implicit = Annotated[
     bool, typer.Option("--implicit/--no-implicit", help="Record calls without a session key too (loopback only).")
 ]
@@ -76,6 +80,7 @@ def register(app: typer.Typer) -> None:
         run: Run = None,
         model: Model = None,
         sampling: Sampling = None,
+        history: History = HistoryMode.AS_SENT,
         implicit: Implicit = True,
         decoder: Decoding = True,
         journal_keep: Keep = None,
@@ -107,6 +112,7 @@ def register(app: typer.Typer) -> None:
             durability=durability,
             model=model,
             sampling=None if sampling is None else json_object("--sampling", sampling),
+            history=history,
             implicit=implicit,
             decoder=decoder,
             journal_keep=journal_keep,

@@ -12,6 +12,7 @@ import typer
 
 from forge.option_values import json_object
 from forge.proxy.config import Record
+from forge.proxy.session_spec import HistoryMode
 from forge.storage.errors import BadInput, Exit
 from forge.storage.records import Purpose
 
@@ -59,6 +60,10 @@ def register(app: typer.Typer) -> None:
         sampling: Annotated[
             str, typer.Option(help='JSON laid over the training sampling: {"max_tokens": 512}.')
         ] = "{}",
+        history: Annotated[
+            HistoryMode,
+            typer.Option(help="keep-reasoning: give back the thinking that a harness drops; a restart forgets it."),
+        ] = HistoryMode.AS_SENT,
         data: Annotated[Path, typer.Option(help="Where the dataset is.")] = Path("data"),
         run_name: Annotated[str | None, typer.Option("--run", help="Name of the run. [date and time]")] = None,
         model: Annotated[str | None, typer.Option(help="Model name to ask the policy server for.")] = None,
@@ -90,6 +95,7 @@ def register(app: typer.Typer) -> None:
             concurrency=concurrency,
             seconds=timeout,
             sampling={**TRAINING_SAMPLING, **json_object("--sampling", sampling)},
+            history=history,
             purpose=purpose,
             record=record,
             policy=policy,
