@@ -14,6 +14,7 @@ from forge.run_report import RunReport, SessionReport
 COLUMNS = ("session", "task", "harness", "calls", "tokens", "rows", "reward", "transcript", "status")
 SUMMARY = ("harness", "sessions", "completed", "reward", "calls", "rows/session", "s/session")
 TEXTS = ("session", "task", "harness", "transcript", "status")
+WIDTH_MAX = 1000
 SHOWN_MAX = 20
 """Lines of one kind below the table; more are counted."""
 
@@ -25,9 +26,11 @@ def print_report(report: RunReport, console: Console) -> None:
         for each in sessions:
             table.add_row(*_cells(each))
         table.add_section()
-    console.print(table)
-    console.print()
-    console.print(_summaries(report))
+    for shown in (table, _summaries(report)):
+        # Never cut: a terminal that is too narrow wraps the lines.
+        width = console.measure(shown, options=console.options.update(max_width=WIDTH_MAX)).maximum
+        console.print(shown, width=max(width, console.width), crop=False)
+        console.print()
     for line in _lines(report):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
