@@ -33,6 +33,8 @@ class Key(NamedTuple):
     spoken: bytes
     """Without its thinking."""
     assistant: bool
+    told: bool
+    """A user's text, or what a harness says in that role."""
     thinks: bool
     text: str
 
@@ -56,6 +58,8 @@ class Continued:
 
     calls: tuple[int, ...] = ()
     thinking_kept: bool = True
+    moved: bool = False
+    """The last message before the reply is not there any more: notes of a harness's own that it moves or replaces."""
 
 
 class History:
@@ -65,6 +69,8 @@ class History:
         self._keys: dict[bytes, Key] = {}
         self._whole: dict[bytes, list[int]] = {}
         self._spoken: dict[bytes, list[int]] = {}
+        self._moved: dict[bytes, list[int]] = {}
+        """By the text without its last message, where that is no reply."""
         self._said: list[Said] = []
         self._replies: dict[bytes, int] = {}
         self._summaries: list[int] = []
@@ -83,11 +89,13 @@ class History:
         self._whole.setdefault(_step(_last(said.whole), said.reply.whole), []).append(index)
         self._replies[said.reply.spoken] = index
         self._spoken.setdefault(_step(_last(said.spoken), said.reply.spoken), []).append(index)
+        if len(said.keys) > 1 and said.keys[-1].told:
+            self._moved.setdefault(_step(said.spoken[-2], said.reply.spoken), []).append(index)
         if said.kind == CallKind.COMPACTION and len(said.reply.text) >= SUMMARY_MIN_CHARS:
             self._summaries.append(index)
 
     def continued(self, said: Said) -> Continued:
-        """The longest earlier prompt + reply that ``said`` repeats message for message."""
+        """The longest earlier prompt + reply that ``said`` repeats message for message, but for a moved last one."""
         for length in range(len(said.keys) - 1, -1, -1):
             if not said.keys[length].assistant:
                 continue
@@ -95,6 +103,8 @@ class History:
                 return Continued(tuple(calls))
             if calls := self._spoken.get(said.spoken[length]):
                 return Continued(tuple(calls), thinking_kept=False)
+            if calls := self._moved.get(said.spoken[length]):
+                return Continued(tuple(calls), moved=True)
         return Continued()
 
     def goes_on(self, said: Said, call: int) -> bool:
@@ -111,7 +121,7 @@ class History:
         ``nearest`` shares the longest run of ids with it, ``broken`` is the call inside whose output the ids part.
         """
         if found.calls and not self.goes_on(said, found.calls[0]):
-            if all(self._said[call].tools != said.tools for call in found.calls):
+            if found.moved or all(self._said[call].tools != said.tools for call in found.calls):
                 return JoinCause.EDITED
             if not found.thinking_kept or (broken is not None and self.thinks(broken)):
                 return JoinCause.THINKING_STRIPPED
@@ -155,7 +165,7 @@ def _key_of(raw: bytes) -> Key:
         return _normalise(msgspec.json.decode(raw))
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         digest = hashlib.blake2b(raw, digest_size=16).digest()
-        return Key(digest, digest, assistant=False, thinks=False, text="")
+        return Key(digest, digest, assistant=False, told=False, thinks=False, text="")
 
 
 def _normalise(message: Any) -> Key:
@@ -170,7 +180,8 @@ def _normalise(message: Any) -> Key:
         text = THINK.sub("", text).strip()
     calls = message.get("tool_calls")
     spoken = [role, text, [_tool_call(c) for c in calls] if isinstance(calls, list) else calls or []]
-    return Key(_hash([*spoken, thoughts]), _hash(spoken), role == "assistant", bool(thoughts), text)
+    whole = _hash([*spoken, thoughts])
+    return Key(whole, _hash(spoken), role == "assistant", told=role == "user", thinks=bool(thoughts), text=text)
 
 
 def _text(content: Any) -> str:
@@ -225,22 +236,22 @@ def _contains(said: Said, text: str) -> bool:
 
 
 def _has_gap(before: Said, said: Said) -> bool:
-    """Was the middle of the history dropped: its start and its end are there, and less stands between them?"""
-    past = [key.spoken for key in before.keys]
+    """Were replies in the middle of the history dropped: its start and its end are there, less stands between them?"""
+    past = [(key.spoken, key.assistant) for key in before.keys]
     now = [key.spoken for key in said.keys]
     start = 0
-    while start < min(len(past), len(now)) and past[start] == now[start]:
+    while start < min(len(past), len(now)) and past[start][0] == now[start]:
         start += 1
     if before.reply is not None and before.reply.spoken in now[start:]:
-        past.append(before.reply.spoken)  # else nobody took that reply into the history
+        past.append((before.reply.spoken, True))  # else nobody took that reply into the history
     if not past:
         return False
     for at in range(len(now) - 1, start - 1, -1):
-        if now[at] != past[-1]:
+        if now[at] != past[-1][0]:
             continue
         kept = 0
-        while kept < at + 1 - start and kept < len(past) - start and now[at - kept] == past[-1 - kept]:
+        while kept < at + 1 - start and kept < len(past) - start and now[at - kept] == past[-1 - kept][0]:
             kept += 1
-        fillers, dropped = at + 1 - start - kept, len(past) - start - kept
-        return fillers <= GAP_FILLERS and dropped > fillers
+        fillers, dropped = at + 1 - start - kept, past[start : len(past) - kept]
+        return fillers <= GAP_FILLERS and len(dropped) > fillers and any(reply for _, reply in dropped)
     return False
