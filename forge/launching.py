@@ -11,6 +11,8 @@ from typing import Final
 from forge.adapters.harnesses.base import HarnessAdapter, LaunchRequest
 from forge.adapters.harnesses.packages import cache_folder
 from forge.client import Ticket
+from forge.intercept.mitmproxy import Interception
+from forge.proxy.intercept.hosts import default_base
 from forge.run_config import RunConfig
 from forge.runners.base import Folders, Job, Mount
 
@@ -18,6 +20,10 @@ MODEL: Final = "policy"
 """What harnesses call the model: in no harness's catalogue. The proxy puts the policy server's own name there."""
 CONTEXT_TOKENS: Final = 32768
 """Assumed when no policy server says how much it takes."""
+NO_KEY: Final = "sk-intercepted"
+"""What a harness is given for its provider when it is led away from it: worth nothing wherever it goes."""
+CA_FILE: Final = ".forge-ca.pem"
+"""In a led harness's HOME."""
 OUTPUT_TOKENS: Final = 4096
 OUTPUT_SHARE: Final = 4
 """A harness that must name a limit asks for a quarter of the context at most."""
@@ -26,8 +32,9 @@ OUTPUT_SHARE: Final = 4
 class Launching:
     """Makes the jobs of one run; ``context_tokens``: what every policy server takes, where they say it."""
 
-    def __init__(self, config: RunConfig, context_tokens: int | None) -> None:
+    def __init__(self, config: RunConfig, context_tokens: int | None, interception: Interception | None) -> None:
         self._config = config
+        self._interception = interception
         self._context_tokens = context_tokens or CONTEXT_TOKENS
 
     def job(self, adapter: HarnessAdapter, prompt: str, ticket: Ticket, folders: Folders, kept: Path) -> Job:
@@ -37,8 +44,8 @@ class Launching:
         places = config.runner.places(folders, cache)
         launch = adapter.launch(
             LaunchRequest(
-                base_url=ticket.base_url,
-                api_key=ticket.api_key,
+                base_url=default_base(adapter.wire) if self._interception else ticket.base_url,
+                api_key=NO_KEY if self._interception else ticket.api_key,
                 model=MODEL,
                 prompt=prompt,
                 workspace=places.workspace,
@@ -49,14 +56,18 @@ class Launching:
                 seconds=config.seconds,
             )
         )
-        for name, text in launch.files.items():
+        files, led = dict(launch.files), {}
+        if self._interception is not None:
+            files[CA_FILE] = self._interception.ca
+            led = self._interception.variables(ticket.api_key, f"{places.home}/{CA_FILE}")
+        for name, text in files.items():
             path = folders.home / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         packages = (package.folder for package in adapter.packages)
         return Job(
             argv=launch.argv,
-            env=launch.env,
+            env={**launch.env, **led},
             cwd=launch.cwd,
             seconds=launch.limits.seconds,
             folders=folders,

@@ -58,12 +58,12 @@ class Attempt:
 
 class Rollouts:
     def __init__(
-        self, config: RunConfig, client: ControlClient, graders: Graders, *, context_tokens: int | None, scratch: Path
+        self, config: RunConfig, client: ControlClient, graders: Graders, launching: Launching, *, scratch: Path
     ) -> None:
         self._config = config
         self._client = client
         self._graders = graders
-        self._launching = Launching(config, context_tokens)
+        self._launching = launching
         self._scratch = scratch
 
     async def one(self, task: Task, adapter: HarnessAdapter, index: int) -> SessionReport:

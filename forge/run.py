@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +19,9 @@ from forge.adapters.harnesses.base import HarnessAdapter
 from forge.adapters.harnesses.packages import cache_folder
 from forge.client import ControlClient
 from forge.graders import Graders
+from forge.intercept import environment
+from forge.intercept.mitmproxy import Interception, interception
+from forge.launching import Launching
 from forge.proxy.config import Record
 from forge.rollout import Rollouts
 from forge.run_config import RunConfig
@@ -40,16 +45,34 @@ async def run(config: RunConfig, watch: Watch) -> RunReport:
     config.runner.check()
     for adapter in config.adapters:
         await asyncio.to_thread(adapter.install, cache_folder(), watch.say)
+    if config.intercept is not None:
+        await asyncio.to_thread(environment.install, watch.say)
     with tempfile.TemporaryDirectory(prefix="forge-run-") as folder:
         scratch = Path(folder)
         graders = Graders(config.runner, scratch / "code")
         graders.gather(config.tasks, config.modules)
         config.kept.mkdir(parents=True, exist_ok=True)
-        async with serving(config, scratch, watch.say) as control, ControlClient(control.url, control.token) as client:
-            context = await _context_tokens(client)
-            rollouts = Rollouts(config, client, graders, context_tokens=context, scratch=scratch)
-            sessions = await _all(config, rollouts, watch)
+        async with (
+            serving(config, scratch, watch.say) as control,
+            ControlClient(control.url, control.token) as client,
+            _interception(config, client, scratch / "mitmproxy", watch) as interception,
+        ):
+            launching = Launching(config, await _context_tokens(client), interception)
+            sessions = await _all(config, Rollouts(config, client, graders, launching, scratch=scratch), watch)
     return RunReport(run_id=config.run_id, data=config.data, strict=config.record is Record.STRICT, sessions=sessions)
+
+
+@asynccontextmanager
+async def _interception(
+    config: RunConfig, client: ControlClient, folder: Path, watch: Watch
+) -> AsyncIterator[Interception | None]:
+    """One for all sessions, where the run asks for it."""
+    if config.intercept is None:
+        yield None
+        return
+    log = config.kept / "intercept.log"
+    async with interception(client, config.intercept, folder=folder, log=log, say=watch.say) as there:
+        yield there
 
 
 async def _all(config: RunConfig, rollouts: Rollouts, watch: Watch) -> list[SessionReport]:

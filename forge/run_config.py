@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from forge.adapters.harnesses.base import HarnessAdapter
 from forge.proxy.config import Record
+from forge.proxy.intercept.hosts import Rules
 from forge.proxy.session_spec import HistoryMode
 from forge.runners.base import Runner
 from forge.storage.errors import BadInput
@@ -71,6 +72,8 @@ class RunConfig:
     control_token_file: Path | None = None
     model: str | None = None
     """Name to ask the policy server for; None: the one it serves."""
+    intercept: Rules | None = None
+    """The harnesses call their providers, and are led to the proxy; None: they are told the proxy's address."""
     modules: Path | None = None
     """A folder in which Python graders are looked for too."""
     resolv: Path | None = None

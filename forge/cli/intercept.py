@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forge.proxy.config import Record
-from forge.proxy.intercept.hosts import Others, mapping
+from forge.proxy.intercept.hosts import Others, rules
 from forge.storage.errors import BadInput
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def register(app: typer.Typer) -> None:
             raise BadInput("no program is given", "put it after --, e.g. forge intercept -- python agent.py")
         config = InterceptConfig(
             command=tuple(command),
-            hosts=mapping(map_hosts or ()),
-            others=others,
+            rules=rules(others, map_hosts or ()),
             data=data.absolute(),
             run_id=run_name or new_run_id(),
             record=record,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forge.cli.intercept import Map
 from forge.option_values import json_object
 from forge.proxy.config import Record
+from forge.proxy.intercept.hosts import Others, Rules, rules
 from forge.proxy.session_spec import HistoryMode
 from forge.storage.errors import BadInput, Exit
 from forge.storage.records import Purpose
@@ -72,6 +75,13 @@ def register(app: typer.Typer) -> None:
         ] = RunnerName.LOCAL,
         record: Annotated[Record, typer.Option(help="strict: every call must be able to train.")] = Record.STRICT,
         purpose: Annotated[Purpose, typer.Option(help="What the sessions are for.")] = Purpose.TRAIN,
+        intercept: Annotated[
+            bool, typer.Option("--intercept", help="Let harnesses call their provider, and lead that to the policy.")
+        ] = False,
+        map_hosts: Map = None,
+        others: Annotated[
+            Others | None, typer.Option(help="With --intercept, all other hosts. block: 403. pass: untouched. [block]")
+        ] = None,
     ) -> None:
         """Run every task in each harness, record every call, grade what it left.
 
@@ -103,6 +113,7 @@ def register(app: typer.Typer) -> None:
             control_token_file=control_token_file,
             model=model,
             modules=tasks.absolute().parent if tasks else None,
+            intercept=_intercept(intercept, map_hosts or (), others),
         )
         raise typer.Exit(_carry_out(config))
 
@@ -115,6 +126,14 @@ def _adapters(names: str, command: str | None) -> tuple[HarnessAdapter, ...]:
     if command is not None and Command.name not in chosen:
         raise BadInput(f"--command is for --harness {Command.name}, not for {names}", f"write --harness {Command.name}")
     return tuple(find(name, command) for name in chosen)
+
+
+def _intercept(asked: bool, map_hosts: Sequence[str], others: Others | None) -> Rules | None:
+    if asked:
+        return rules(others or Others.BLOCK, map_hosts)
+    if map_hosts or others:
+        raise BadInput("--map and --others say where intercepted requests go", "add --intercept, or leave them away")
+    return None
 
 
 def _tasks(text: str | None, file: Path | None) -> tuple[Task, ...]:

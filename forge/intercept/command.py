@@ -21,7 +21,7 @@ from forge.client import Closed, ControlClient, Ticket
 from forge.intercept import environment
 from forge.intercept.mitmproxy import Interception, interception
 from forge.proxy.config import Record
-from forge.proxy.intercept.hosts import Mapped, Others
+from forge.proxy.intercept.hosts import Rules
 from forge.run_config import TRAINING_SAMPLING, check_place
 from forge.stack import serving
 from forge.storage.errors import BadInput, ForgeError
@@ -40,8 +40,7 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterceptConfig:
     command: tuple[str, ...]
-    hosts: tuple[Mapped, ...]
-    others: Others
+    rules: Rules
     data: Path
     run_id: str
     record: Record = Record.STRICT
@@ -79,14 +78,7 @@ async def intercept(config: InterceptConfig, say: Say) -> Ended:
         async with (
             serving(config, scratch, say) as control,
             ControlClient(control.url, control.token) as client,
-            interception(
-                (await client.base_url()).removesuffix("/v1"),
-                config.hosts,
-                config.others,
-                folder=scratch / "mitmproxy",
-                log=config.log,
-                say=say,
-            ) as there,
+            interception(client, config.rules, folder=scratch / "mitmproxy", log=config.log, say=say) as there,
         ):
             ticket = await client.open_session(run_id=config.run_id, sampling=dict(TRAINING_SAMPLING))
             return await _session(config, client, ticket, there, scratch / "ca.pem", say)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from forge.children import Child
+from forge.client import ControlClient
 from forge.intercept import environment
 from forge.intercept.variables import trusted, variables
 from forge.proxy.config import Limits
-from forge.proxy.intercept.hosts import Mapped, Others
+from forge.proxy.intercept.hosts import Others, Rules
 
 START_S: Final = 120.0
 """The first start compiles its modules."""
@@ -44,15 +45,16 @@ class Interception:
 
 @asynccontextmanager
 async def interception(
-    data_plane: str, hosts: Sequence[Mapped], others: Others, *, folder: Path, log: Path, say: Callable[[str], None]
+    client: ControlClient, rules: Rules, *, folder: Path, log: Path, say: Callable[[str], None]
 ) -> AsyncIterator[Interception]:
-    """Runs mitmdump for the data plane ``http://HOST:PORT``; ``folder`` is new, and the caller's to remove."""
+    """Runs mitmdump for the proxy of ``client``; ``folder`` is new, and the caller's to remove."""
+    data_plane = (await client.base_url()).removesuffix("/v1")
     folder.mkdir(mode=0o700)
     token, ready, plan = secrets.token_urlsafe(24), folder / "ready.json", folder / "plan.json"
-    told = {"upstream": data_plane, "token": token, "hosts": hosts, "block": others is Others.BLOCK}
+    told = {"upstream": data_plane, "token": token, "hosts": rules.hosts, "block": rules.others is Others.BLOCK}
     plan.write_text(json.dumps(told | {"ready": str(ready)}))
     say("starting mitmproxy")
-    child = Child("interception (mitmdump)", _arguments(folder, plan, hosts, others), log, environment.mitmdump())
+    child = Child("interception (mitmdump)", _arguments(folder, plan, rules), log, environment.mitmdump())
     try:
         said = await child.ready(ready, START_S)
         yield Interception(int(said["port"]), token, trusted(folder / CA_FILE))
@@ -60,8 +62,8 @@ async def interception(
         await child.stop(STOP_S)
 
 
-def _arguments(folder: Path, plan: Path, hosts: Sequence[Mapped], others: Others) -> list[str]:
-    names = "|".join(re.escape(host) for host in sorted({each.host for each in hosts}))
+def _arguments(folder: Path, plan: Path, rules: Rules) -> list[str]:
+    names = "|".join(re.escape(host) for host in sorted({each.host for each in rules.hosts}))
     options = {
         "confdir": str(folder),
         "forge": str(plan),
@@ -72,7 +74,7 @@ def _arguments(folder: Path, plan: Path, hosts: Sequence[Mapped], others: Others
         "flow_detail": "0",
         "termlog_verbosity": "warn",
     }
-    if others is Others.BLOCK:  # else downloads pass here too
+    if rules.others is Others.BLOCK:  # else downloads pass here too
         options["body_size_limit"] = str(Limits().body_bytes)
     arguments = ["--listen-host", "127.0.0.1", "--listen-port", "0", "--scripts", str(environment.ADDON)]
     return [*arguments, *(word for name, value in options.items() for word in ("--set", f"{name}={value}"))]

@@ -29,6 +29,13 @@ class Mapped(NamedTuple):
     prefix: str = ""
 
 
+class Rules(NamedTuple):
+    """Where requests go."""
+
+    hosts: tuple[Mapped, ...]
+    others: Others
+
+
 PROVIDERS: Final = (
     Mapped("api.openai.com"),
     Mapped("chatgpt.com", "/backend-api/codex"),
@@ -52,9 +59,9 @@ def default_base(dialect: str) -> str:
     return DEFAULT_BASE.get(dialect, OPENAI_BASE)
 
 
-def mapping(more: Iterable[str] = ()) -> tuple[Mapped, ...]:
-    """The providers, and ``HOST`` or ``HOST=PREFIX`` for each of ``more``."""
-    return (*PROVIDERS, *(mapped(text) for text in more))
+def rules(others: Others, more: Iterable[str] = ()) -> Rules:
+    """The providers, and ``HOST`` or ``HOST=PREFIX`` for each of ``more``, are the policy's."""
+    return Rules((*PROVIDERS, *(mapped(text) for text in more)), others)
 
 
 def mapped(text: str) -> Mapped:

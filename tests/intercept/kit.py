@@ -13,7 +13,7 @@ from pathlib import Path
 from forge.client import Ticket
 from forge.intercept import environment
 from forge.intercept.mitmproxy import Interception, interception
-from forge.proxy.intercept.hosts import Others, mapping
+from forge.proxy.intercept.hosts import Others, rules
 from forge.storage.records import Call
 from tests.proxy.serving import Serving, serving
 
@@ -51,9 +51,9 @@ async def intercepted(
     await asyncio.to_thread(environment.install, print)
     engine = ScriptedEngine(max_model_len=max_model_len)
     async with serving(tmp, engine, implicit=False) as here:
-        base = (await here.control.base_url()).removesuffix("/v1")
         log = tmp / "intercept.log"
-        async with interception(base, mapping(maps), others, folder=tmp / "mitm", log=log, say=print) as there:
+        led = interception(here.control, rules(others, maps), folder=tmp / "mitm", log=log, say=print)
+        async with led as there:
             ca = tmp / "ca.pem"
             ca.write_text(there.ca)
             ticket = await here.control.open_session(run_id="run")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge.proxy.intercept.addon import Plan, inner_path, read_plan, session_key, without_keys
-from forge.proxy.intercept.hosts import PROVIDERS, Mapped, default_base, mapped, mapping
+from forge.proxy.intercept.hosts import PROVIDERS, Mapped, Others, default_base, mapped, rules
 from forge.storage.errors import BadInput
 
 
@@ -87,7 +87,7 @@ def test_the_credential_of_the_program(header: str, key: str | None) -> None:
 )
 def test_a_mapping_is_read(text: str, entry: Mapped) -> None:
     assert mapped(text) == entry
-    assert mapping([text]) == (*PROVIDERS, entry)
+    assert rules(Others.PASS, [text]) == ((*PROVIDERS, entry), Others.PASS)
 
 
 @pytest.mark.parametrize("text", ["", "=/x", "https://h", "h:443", "h=x", "h=/x?y", "h.*", "h|g", "-h"])

@@ -1,0 +1,98 @@
+"""``forge run --intercept``: confined harnesses that call their provider, each call a row of its own session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge.adapters.harnesses import find
+from forge.cli.run import _intercept
+from forge.proxy.intercept.hosts import PROVIDERS, Mapped, Others, Rules, rules
+from forge.run import run
+from forge.run_config import RunConfig
+from forge.runners import find as find_runner
+from forge.storage.dataset import Dataset
+from forge.storage.errors import BadInput, Exit
+from forge.storage.records import SessionStatus
+from forge.tasks import Grader, Task
+from tests.engine import ScriptedEngine, Turn
+from tests.run.fake import FakeHarness, Seen
+
+SCRIPT = """
+assert base_url == "https://api.openai.com/v1" and "fs_" not in os.environ["FAKE_KEY"]
+print(call())
+try:
+    urllib.request.urlopen("http://elsewhere.example.com/")
+except urllib.error.HTTPError as error:
+    print(error.code, json.load(error)["error"]["code"])
+"""
+
+
+def settings(data: Path, policy: str, **more: Any) -> RunConfig:
+    return RunConfig(
+        runner=find_runner("local"),
+        data=data,
+        run_id="r",
+        seconds=120,
+        policy=policy,
+        intercept=rules(Others.BLOCK),
+        **more,
+    )
+
+
+@pytest.mark.process
+async def test_each_session_gets_its_own_calls(tmp_path: Path) -> None:
+    """One mitmdump serves them all at once."""
+    tasks = tuple(Task(id=f"t{n}", prompt=f"question {n}") for n in range(3))
+    harness = FakeHarness('base_url = os.environ["FAKE_URL"]\n' + SCRIPT)
+    async with ScriptedEngine() as engine:
+        engine.default = lambda request: Turn("answer to " + request["messages"][-1]["content"])
+        config = settings(tmp_path, engine.url, adapters=(harness,), tasks=tasks, group_size=2, concurrency=6)
+        seen = Seen()
+        report = await run(config, seen)
+    assert report.exit_code is Exit.OK, report
+    for session in report.sessions:
+        assert (session.status, session.calls) == (SessionStatus.COMPLETED, 1)
+        said = (session.kept / "stdout").read_text()
+        assert said == f"answer to question {session.task_id[1:]}\n403 host_blocked\n"
+        (call,) = Dataset(tmp_path).calls("r", session.session_id)
+        assert f"question {session.task_id[1:]}" in call.messages
+    assert seen.said.count("starting mitmproxy") == 1
+
+
+def act_once(request: dict[str, Any]) -> Turn:
+    """Ask for one shell command; after its result, say something and end."""
+    if any(message["role"] == "tool" for message in request["messages"]):
+        return Turn("Done.")
+    shells = {"exec_command": "cmd", "bash": "command"}
+    offered = {tool["function"]["name"] for tool in request.get("tools") or ()} & set(shells)
+    if not offered:
+        return Turn("no shell is offered")
+    tool = offered.pop()
+    return Turn(tool_calls=[(tool, json.dumps({shells[tool]: "echo hi > hello.txt"}, separators=(",", ":")))])
+
+
+@pytest.mark.harness
+async def test_real_harnesses(tmp_path: Path) -> None:
+    """A Rust and a Node program in the sandbox, with the CA in their HOME."""
+    task = Task(id="hello", prompt="create hello.txt", grader=Grader(command="grep -qx hi hello.txt"))
+    async with ScriptedEngine(max_model_len=32768) as engine:
+        engine.default = act_once
+        adapters = (find("codex"), find("pi"))
+        report = await run(settings(tmp_path, engine.url, adapters=adapters, tasks=(task,)), Seen())
+    assert report.exit_code is Exit.OK, report
+    assert {(each.harness, each.status, each.calls, each.reward, each.rows) for each in report.sessions} == {
+        (name, SessionStatus.COMPLETED, 2, 1.0, 1) for name in ("codex", "pi")
+    }
+
+
+def test_the_options() -> None:
+    assert _intercept(False, (), None) is None
+    assert _intercept(True, (), None) == Rules(PROVIDERS, Others.BLOCK)
+    assert _intercept(True, ("h",), Others.PASS) == Rules((*PROVIDERS, Mapped("h")), Others.PASS)
+    for wrong in (((), Others.PASS), (("h",), None)):
+        with pytest.raises(BadInput, match="--map and --others"):
+            _intercept(False, *wrong)
