@@ -8,13 +8,15 @@ from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from forge.run_report import RunReport, SessionReport
 
-COLUMNS = ("session", "task", "harness", "calls", "tokens", "rows", "reward", "transcript", "status")
+COLUMNS = ("session", "task", "calls", "tokens", "rows", "reward", "transcript", "status")
 SUMMARY = ("harness", "sessions", "completed", "reward", "calls", "rows/session", "s/session")
 TEXTS = ("session", "task", "harness", "transcript", "status")
-WIDTH_MAX = 1000
+WRAPPED = ("task", "status")
+"""What gives way on a narrow terminal; the rest fits into 80 columns."""
 SHOWN_MAX = 20
 """Lines of one kind below the table; more are counted."""
 
@@ -22,32 +24,31 @@ SHOWN_MAX = 20
 def print_report(report: RunReport, console: Console) -> None:
     """Sessions by harness, then a line per harness, then what went wrong."""
     table = _table(COLUMNS, f"run {report.run_id}")
-    for sessions in report.by_harness().values():
+    for harness, sessions in report.by_harness().items():
+        table.add_row(Text(harness, style="bold"))
         for each in sessions:
             table.add_row(*_cells(each))
-        table.add_section()
-    for shown in (table, _summaries(report)):
-        # Never cut: a terminal that is too narrow wraps the lines.
-        width = console.measure(shown, options=console.options.update(max_width=WIDTH_MAX)).maximum
-        console.print(shown, width=max(width, console.width), crop=False)
-        console.print()
+    console.print(table)
+    console.print()
+    console.print(_summaries(report))
+    console.print()
     for line in _lines(report):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(columns: Sequence[str], title: str | None = None) -> Table:
-    table = Table(title=title, box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table = Table(title=title, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
     table.title_justify = "left"
     for name in columns:
         justify: Literal["left", "right"] = "left" if name in TEXTS else "right"
-        table.add_column(name, no_wrap=name != "task", overflow="fold", min_width=len(name), justify=justify)
+        table.add_column(name, no_wrap=name not in WRAPPED, overflow="fold", min_width=len(name), justify=justify)
     return table
 
 
 def _cells(each: SessionReport) -> tuple[str, ...]:
     numbers = (str(each.calls), str(each.output_tokens), str(each.rows), _number(each.reward))
     endings = (each.transcript.verdict.value, str(each.status))
-    return (each.session_id, f"{each.task_id}#{each.rollout_index}", each.harness, *numbers, *endings)
+    return (each.session_id, f"{each.task_id}#{each.rollout_index}", *numbers, *endings)
 
 
 def _summaries(report: RunReport) -> Table:

@@ -147,12 +147,11 @@ def _tasks(text: str | None, file: Path | None) -> tuple[Task, ...]:
 
 
 def _carry_out(config: RunConfig) -> Exit:
-    from rich.console import Console
-
+    from forge.overview import console as make_console
     from forge.progress import Progress
     from forge.run_table import print_report
 
-    console = Console()
+    console = make_console()
     with Progress(console, total=len(config.tasks) * config.group_size * len(config.adapters)) as progress:
         report = asyncio.run(_until_signal(config, progress))
     print_report(report, console)

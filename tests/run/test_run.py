@@ -132,12 +132,14 @@ async def test_several_harnesses_do_the_same_tasks_each_in_groups_of_its_own(ser
             assert session.harness == each.harness
             groups.setdefault(session.group_id, set()).add(session.rollout_index)
     assert groups == {f"both/{task}/{name}": {0, 1} for task in "ab" for name in ("fake", "other")}
-    console = Console(width=200, record=True, file=StringIO())
+    console = Console(width=80, record=True, file=StringIO())
     print_report(report, console)
-    lines = console.export_text().splitlines()
-    order = [word for line in lines for word in line.split()[2:3] if word in ("fake", "other")]
-    assert order == ["fake"] * 4 + ["other"] * 4
-    assert ["other", "4", "4", "0.5", "8", "2.00"] in [line.split()[:6] for line in lines]
+    lines = [line.split() for line in console.export_text().splitlines()]
+    # By harness, whole at 80 columns.
+    ids = {name: [each.session_id for each in report.sessions if each.harness == name] for name in ("fake", "other")}
+    first_words = [words[0] for words in lines if words][2:12]
+    assert first_words == ["fake", *ids["fake"], "other", *ids["other"]]
+    assert ["other", "4", "4", "0.5", "8", "2.00"] in [words[:6] for words in lines]
 
 
 async def test_one_harness_that_is_not_there_fails_the_run_and_not_the_others(served: Served) -> None:
