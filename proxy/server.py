@@ -30,6 +30,8 @@ from forge.storage.journal import JournalFull
 log = logging.getLogger(__name__)
 
 KEY_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")
+GOOGLE_HEADERS: Final = ("x-goog-api-key", "x-goog-api-client")
+"""Google's clients send them, some of them to ``/v1/models`` too."""
 HEAD_BYTES: Final = 32 << 10
 """Longest request line and header field: Codex puts JSON into one."""
 OWNER: Final = "forge"
@@ -126,7 +128,7 @@ class DataPlane:
         """The one model there is. Codex (it sends ``client_version``) reads ``models``, everyone else ``data``."""
         replica = self._deps.pool.first()
         name = self._deps.config.model or (replica.abilities.model if replica else None) or "policy"
-        if where.dialect == GEMINI:
+        if where.dialect == GEMINI or any(header in request.headers for header in GOOGLE_HEADERS):
             model = gemini_model(name, replica.abilities.max_model_len if replica else None)
             return _json({"models": [model]} if request.rel_url.raw_path.rstrip("/").endswith("models") else model)
         entry: dict[str, object] = {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
