@@ -6,11 +6,9 @@ non-obvious fact: whether a stream is one of events or one growing array stands 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
-from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.base import NO_TARGET, Answer, Outgoing, Overrides, Target
@@ -62,10 +60,6 @@ class Gemini:
 
     def stream_error(self, *, code: str, message: str) -> bytes:
         return self._framing().error(error_body(503, code=code, message=message))
-
-    def to_count(self, body: bytes, target: Target) -> Mapping[str, bytes | Raw]:
-        """The chat request whose tokens are meant."""
-        return translate(body, target).members
 
     def counted(self, tokens: int) -> bytes:
         """The answer to a request to count tokens."""

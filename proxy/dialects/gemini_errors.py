@@ -33,13 +33,14 @@ STATUSES: Final = {
 }
 INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 DOMAIN: Final = "forge"
+_NO_REASON: Final = re.compile(r"[^A-Z0-9]+")
 _LIMIT: Final = re.compile(r"maximum (?:context|model) length (?:is|of) (\d+)|max_model_len=(\d+)", re.IGNORECASE)
 _COUNT: Final = re.compile(r"(\d+) (?:input|prompt) tokens|(\d+) in the messages|prompt \(length (\d+)", re.IGNORECASE)
 
 
 def error_body(status: int, *, code: str, message: str, param: str | None = None) -> bytes:
     """``code`` is ours, and stands where Google's services give their reason."""
-    info: dict[str, Any] = {"@type": INFO, "reason": code.upper(), "domain": DOMAIN}
+    info: dict[str, Any] = {"@type": INFO, "reason": _NO_REASON.sub("_", code.upper()), "domain": DOMAIN}
     if param is not None:
         info["metadata"] = {"field": param}
     name = STATUSES.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")

@@ -259,6 +259,18 @@ async def test_the_limit_of_tokens(tmp_path: Path) -> None:
         assert answer.text == "one two"
 
 
+async def test_tokens_are_counted_by_the_policy_server(tmp_path: Path) -> None:
+    """Field case 100: a number, and no row."""
+    async with serving(tmp_path) as s, sdk(s) as client:
+        counted = await client.aio.models.count_tokens(model=MODEL, contents="one two three")
+        await client.aio.models.generate_content(model=MODEL, contents="one two three")
+        assert counted.total_tokens == len(s.engine.served[0].prompt_ids)
+        body = {"generateContentRequest": {"model": "models/x", "contents": [{"parts": [{"text": "one two three"}]}]}}
+        async with s.http.post(f"{s.proxy.base_url}beta/models/x:countTokens", json=body) as answer:
+            assert await answer.json() == {"totalTokens": counted.total_tokens}
+    assert len(calls(s.data)) == 1
+
+
 async def test_models_are_listed_and_found(tmp_path: Path) -> None:
     async with serving(tmp_path) as s, sdk(s) as client:
         listed = [model async for model in await client.aio.models.list()]
