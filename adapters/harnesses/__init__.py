@@ -9,6 +9,7 @@ from forge.adapters.harnesses.hermes import Hermes
 from forge.adapters.harnesses.mini_swe_agent import MiniSweAgent
 from forge.adapters.harnesses.pi import Pi
 from forge.adapters.harnesses.qwen_code import QwenCode
+from forge.adapters.harnesses.zeroclaw import ZeroClaw
 from forge.storage.errors import BadInput
 
 HARNESSES: dict[str, HarnessAdapter] = {
@@ -19,6 +20,7 @@ HARNESSES: dict[str, HarnessAdapter] = {
         MiniSweAgent(),
         Pi(),
         QwenCode(),
+        ZeroClaw(),
     )
 }
 """Those with a pinned version; ``command`` is made by ``find``, from what the user writes."""

@@ -127,6 +127,11 @@ def json_lines(stdout: str) -> Iterator[dict[str, Any]]:
                 yield event
 
 
+def toml_string(text: str) -> str:
+    """A JSON string is a TOML basic string, but for one character."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
 def json_files(folder: Path, name: str) -> Iterator[Any]:
     """What the JSON files of that name (a glob) hold, wherever they lie in ``folder``; a model may have written there,
     so what is no JSON is left out."""

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
-
-from forge.adapters.harnesses.base import HarnessAdapter, Launch, LaunchRequest, Limits, inside, json_lines, last
+from forge.adapters.harnesses.base import (
+    HarnessAdapter,
+    Launch,
+    LaunchRequest,
+    Limits,
+    inside,
+    json_lines,
+    last,
+    toml_string,
+)
 from forge.adapters.harnesses.packages import Package, PyPI
 
 PACKAGE = PyPI(
@@ -73,12 +80,8 @@ class Codex(HarnessAdapter):
 
 
 def _config(request: LaunchRequest) -> str:
-    def text(value: str) -> str:
-        """A JSON string is a TOML basic string, but for one character."""
-        return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
-
     return f"""\
-model = {text(request.model)}
+model = {toml_string(request.model)}
 model_provider = "forge"
 model_context_window = {request.context_tokens}
 model_auto_compact_token_limit = {int(request.context_tokens * COMPACT_AT)}
@@ -87,7 +90,7 @@ web_search = "disabled"
 
 [model_providers.forge]
 name = "forge"
-base_url = {text(request.base_url)}
+base_url = {toml_string(request.base_url)}
 env_key = "{KEY_VARIABLE}"
 wire_api = "responses"
 request_max_retries = 2
