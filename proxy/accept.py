@@ -1,6 +1,6 @@
 """From a request at the door to an accepted call: whose it is, what it is for, what the run lays over it.
 
-Between the choice of a replica and the call's start nothing is awaited, so a publication that waits for running
+After the choice of a replica and before the call's start nothing is awaited, so a publication that waits for running
 calls cannot miss one.
 """
 
@@ -42,15 +42,14 @@ async def accept(
 ) -> web.StreamResponse:
     """Serves the call. ``live`` is None for a request without a key of ours."""
     dialect = DIALECTS[where.dialect]
-    if not await deps.pool.passed(deps.config.limits.hold_s):
-        raise Refused(503, "publishing", "new weights have been loading for too long")
+    replica = await _choose(deps, live)
     if deps.draining:
         raise Refused(503, "draining", "this proxy is stopping")
     call_id = deps.ids.call_id()
     if live is not None and not live.is_open:
         raise _late(deps, Arrival(request, dialect, body, call_id, live, rule))
-    replica = deps.pool.pick(live.replica if live else None)
-    engine = replica.engine if replica else ENGINES[DEFAULT_ENGINE]
+    alike = replica or deps.pool.first()
+    engine = alike.engine if alike else ENGINES[DEFAULT_ENGINE]
     overrides = _overrides(deps, live, replica)
     outgoing = dialect.request(body, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
     said = signs(request.headers, outgoing.hints)
@@ -63,8 +62,23 @@ async def accept(
     place: bytes | None = None
     if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
         outgoing, place = keep(outgoing, live.reasoning, engine.name)
-    arrival = Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said)
-    return await _serve(deps, replace(arrival, retry_of=_retry(arrival, seen), agent_id=_agent(arrival, seen)), place)
+    arrival = Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said, seen)
+    return await _serve(deps, replace(arrival, retry_of=_retry(arrival), agent_id=_agent(arrival, seen)), place)
+
+
+async def _choose(deps: Deps, live: Live | None) -> Replica | None:
+    """The replica that the request is written for. One that is about to come up is waited for here, before there is a
+    call: what is sent must suit the server that gets it."""
+    limits = deps.config.limits
+    number = 0
+    while True:
+        if not await deps.pool.passed(limits.hold_s):
+            raise Refused(503, "publishing", "new weights have been loading for too long")
+        replica = deps.pool.pick(live.replica if live else None)
+        number += 1
+        if replica is not None or number == limits.attempts:
+            return replica
+        await asyncio.sleep(limits.backoff_s * 2 ** (number - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,7 @@ class Arrival:
     replica: Replica | None = None
     outgoing: Outgoing | None = None
     said: Signs | None = None
+    seen: Fingerprint | None = None
     retry_of: str | None = None
     agent_id: str | None = None
 
@@ -154,6 +169,8 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
     assert outgoing is not None
     assert task is not None
     recording = deps.recorder.open(arrival.frame(deps), arrival.body, outgoing.body if outgoing.edited else b"")
+    if arrival.seen is not None:
+        live.history.note(arrival.seen, arrival.call_id)
     answer = bytearray()
     if live.counts_tokens or place is not None:
         recording.tap = answer.extend
@@ -182,11 +199,11 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
         return await exchange.run()
     finally:
         deps.metrics.in_flight.dec()
+        live.end(recording.call_id)
         if asking.replica is not None:
             live.replica = asking.replica.url
             if live.counts_tokens:
                 _count(live, asking.replica, bytes(answer), stream=outgoing.stream)
-        live.end(recording.call_id)
 
 
 def _count(live: Live, replica: Replica, answer: bytes, *, stream: bool) -> None:
@@ -252,11 +269,11 @@ def _agent(arrival: Arrival, seen: Fingerprint | None) -> str | None:
     return live.agents.id_of(seen, int(outgoing.hints.get("tools") or 0))
 
 
-def _retry(arrival: Arrival, seen: Fingerprint | None) -> str | None:
+def _retry(arrival: Arrival) -> str | None:
     """The call that this one repeats. While that one runs it is a retry only if its client says so: parallel
     sub-agents may ask the same."""
-    live = arrival.live
-    earlier = live.history.note(seen, arrival.call_id) if seen is not None else None
+    live, seen = arrival.live, arrival.seen
+    earlier = live.history.repeated(seen) if seen is not None else None
     if earlier in live.running and not says_retry(arrival.request.headers):
         return None
     return earlier

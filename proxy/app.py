@@ -167,7 +167,7 @@ def _take_port(stack: AsyncExitStack, host: str, port: int, what: str, option: s
     return taken
 
 
-async def _listen(stack: AsyncExitStack, runner: web.AppRunner, taken: socket.socket) -> None:
+async def _listen(stack: AsyncExitStack, runner: web.BaseRunner, taken: socket.socket) -> None:
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     await web.SockSite(runner, taken, backlog=BACKLOG).start()

@@ -47,6 +47,10 @@ class Asking:
     attempts: list[dict[str, Any]] = field(default_factory=list)
     policy: Policy = field(default_factory=Policy)
     """What the replica served when it was asked."""
+    written_for: Replica | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.written_for = self.replica
 
     async def send(self, path: str, body: bytes) -> Reply:
         """The engine's status and headers; ``end`` must follow. Raises ``Failed``."""
@@ -56,6 +60,8 @@ class Asking:
                 await self._again(number)
             replica = self.replica
             if replica is None:
+                if self.written_for is None:
+                    break
                 continue
             self.recording.attempt = number
             self._begin(replica)
@@ -106,7 +112,7 @@ class Asking:
         if self.replica is None or self.attempts[-1].get("status") is None:
             await asyncio.sleep(self.limits.backoff_s * 2 ** (number - 1))
         await self.pool.passed(self.limits.hold_s)
-        self.replica = self.pool.pick(self.replica.url if self.replica else None)
+        self.replica = self.pool.pick(self.replica.url if self.replica else None, like=self.written_for)
 
     def _wait(self, reply: Reply, number: int) -> float | None:
         """How long to wait before asking again; None if this answer is the one."""

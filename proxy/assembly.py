@@ -7,6 +7,7 @@ interval as a ``cut`` does: what a dead writer left is closed before it, and no 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forge.storage.frames import Boot, Close, Cut, Data, Open, Policy, SessionFrame
@@ -46,8 +47,12 @@ class _OpenCall:
     place: Position
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     """(attempt, engine bytes)."""
+    close: Close | None = None
+    """The last one that came."""
 
-    def closed(self, close: Close) -> ClosedCall:
+    def closed(self) -> ClosedCall:
+        close = self.close
+        assert close is not None
         request = self.blobs[: self.frame.request_len]
         sent = self.blobs[self.frame.request_len :] if self.frame.sent_len >= 0 else request
         answer = b"".join(data for attempt, data in self.pieces if attempt == close.attempt)
@@ -66,15 +71,16 @@ class Assembly:
         self._boot = boot
         self._replay_until = replay_until
         self._open: dict[str, _OpenCall] = {}
-        self._closed: list[ClosedCall] = []
+        self._ended: dict[str, _OpenCall] = {}
+        """Closed since the last bound, or not settled at it."""
         self._sessions: list[SessionFrame] = []
         self._policies: list[Policy] = []
         self._first: Position | None = None
 
     @property
     def oldest(self) -> Position | None:
-        """Where the first frame of a call that is still open stands."""
-        return min((call.place for call in self._open.values()), default=None)
+        """Where the first frame of a call that is in no interval yet stands."""
+        return min((call.place for calls in (self._open, self._ended) for call in calls.values()), default=None)
 
     @property
     def boot(self) -> int:
@@ -83,10 +89,8 @@ class Assembly:
     @property
     def pending_run(self) -> str | None:
         """A run that has frames after the last bound; None if nothing waits for one."""
-        for call in self._open.values():
+        for call in (*self._open.values(), *self._ended.values()):
             return call.frame.run_id
-        for closed in self._closed:
-            return closed.open.run_id
         return self._sessions[0].run_id if self._sessions else None
 
     def feed(self, entry: Entry) -> Interval | None:
@@ -105,8 +109,9 @@ class Assembly:
                 self._sessions.append(frame)
             case Policy() if not replayed:
                 self._policies.append(frame)
-            case Cut() | Boot() if not replayed:
-                return self._bound(entry)
+            case Cut() | Boot():
+                calls = self._settle(frame.unsettled if isinstance(frame, Cut) else ())
+                return self._bound(entry, calls) if not replayed else None
         return None
 
     def _data(self, frame: Data, entry: Entry, replayed: bool) -> None:
@@ -117,26 +122,33 @@ class Assembly:
             log.warning("data of an unknown call: call=%s at=%s", frame.call_id, entry.position)
 
     def _close(self, frame: Close, entry: Entry, replayed: bool) -> None:
-        call = self._open.pop(frame.call_id, None)
-        if replayed:
-            return
-        if call is None:
+        call = self._open.pop(frame.call_id, None) or self._ended.get(frame.call_id)
+        if call is not None:
+            call.close = frame
+            self._ended[frame.call_id] = call
+        elif not replayed:
             log.warning("close of an unknown call: call=%s at=%s", frame.call_id, entry.position)
-            return
-        self._closed.append(call.closed(frame))
 
-    def _bound(self, entry: Entry) -> Interval:
+    def _settle(self, unsettled: Sequence[str]) -> list[ClosedCall]:
+        """The calls that this bound ends with."""
+        ended, self._ended = self._ended, {}
+        for call_id in unsettled:
+            if call_id in ended:
+                self._ended[call_id] = ended.pop(call_id)
+        return [call.closed() for call in ended.values()]
+
+    def _bound(self, entry: Entry, calls: list[ClosedCall]) -> Interval:
         # The boot that opened the interval names it: a boot frame ends the interval of the boot before it.
         interval = Interval(
             self._writer,
             self._boot,
             self._first or entry.position,
             entry.end,
-            self._closed,
+            calls,
             self._sessions,
             self._policies,
         )
-        self._closed, self._sessions, self._policies, self._first = [], [], [], None
+        self._sessions, self._policies, self._first = [], [], None
         if isinstance(entry.frame, Boot):
             self._boot = entry.frame.boot
         return interval

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from forge.proxy.asking import ERROR_TEXT, Asking, Failed
 from forge.proxy.config import Limits
-from forge.proxy.delivery import Delivery
+from forge.proxy.delivery import ClientLeft, Delivery
 from forge.proxy.dialects.base import Answer, Dialect, Outgoing
 from forge.proxy.metrics import Metrics
 from forge.proxy.recorder import Recording
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 STREAM_TYPE: Final = "text/event-stream"
 BODY_TYPES: Final = (STREAM_TYPE, "application/json")
+LEFT: Final = "the client left before the end"
 CALL_HEADER: Final = "X-Forge-Call-Id"
 
 
@@ -56,13 +57,23 @@ class Exchange:
 
     async def run(self) -> web.StreamResponse:
         """Raises ``ClientLeft`` once the call is closed as aborted; a cancelled task does the same."""
+        why = LEFT
         try:
             return await self._run()
         except JournalFull as error:
             return await self._withhold(error)
+        except asyncio.CancelledError as cut:
+            why = str(cut.args[0]) if cut.args else LEFT
+            raise
+        except ClientLeft:
+            raise
+        except Exception as error:
+            # The boundary of a call: a fault of ours is this call's error, never its client's doing.
+            log.exception("call failed inside the proxy: call_id=%s", self.recording.call_id)
+            return await self._broken(error)
         finally:
             if not self.recording.closed:
-                self._close_quietly(CallStatus.ABORTED, "the client left before the end")
+                self._close_quietly(CallStatus.ABORTED, why)
 
     async def _run(self) -> web.StreamResponse:
         try:
@@ -186,14 +197,29 @@ class Exchange:
     async def _withhold(self, error: JournalFull) -> web.StreamResponse:
         """The journal does not take the call's end: its client gets an error in place of a completion."""
         log.error("call withheld: call_id=%s %s", self.recording.call_id, error.message)
-        if not self.recording.closed:
+        if self.recording.closed:
+            self._measure(CallStatus.INTERRUPTED)
+        else:
             self._close_quietly(CallStatus.INTERRUPTED, error.message)
         message = "the answer could not be recorded, so it is withheld"
+        return await self._end_in_error(503, "recorder_unavailable", message)
+
+    async def _broken(self, error: Exception) -> web.StreamResponse:
+        """A fault inside the proxy. What is already said of the call stays said; then its client is only cut off."""
+        if self.recording.closed:
+            raise ClientLeft from error
         if not self.delivery.started:
-            self.delivery.replace_held(self.dialect.error(503, code="recorder_unavailable", message=message))
-            return await self._give_body(503)
-        self.delivery.replace_held(self.dialect.stream_error(code="recorder_unavailable", message=message))
-        return await self.delivery.release()
+            self.http_status = 500
+        self._close_quietly(CallStatus.ERROR, f"internal_error: {type(error).__name__} inside the proxy")
+        return await self._end_in_error(500, "internal_error", "the proxy failed; its log says why")
+
+    async def _end_in_error(self, status: int, code: str, message: str) -> web.StreamResponse:
+        """In place of what is held, in the shape that fits what the client has got so far."""
+        if self.delivery.started:
+            self.delivery.replace_held(self.dialect.stream_error(code=code, message=message))
+            return await self.delivery.release()
+        self.delivery.replace_held(self.dialect.error(status, code=code, message=message))
+        return await self._give_body(status)
 
     async def _start(self, response: web.StreamResponse) -> None:
         self.http_status = response.status
@@ -210,9 +236,8 @@ class Exchange:
 
     async def _close(self, status: CallStatus, error: str | None) -> None:
         """Raises ``JournalFull``: then nothing that is held may go out."""
-        position = self.recording.close(self._close_frame(status, error))
+        await self.recording.end(self._close_frame(status, error))
         self._measure(status)
-        await self.recording.recorder.journal.durable(position)
 
     def _close_quietly(self, status: CallStatus, error: str) -> None:
         try:

@@ -38,6 +38,8 @@ class Limits:
 
     body_bytes: int = 64 << 20
     """Request body, as sent and when decompressed."""
+    head_s: float = 30.0
+    """For a request's headers to arrive, from their first byte."""
     body_s: float = 120.0
     """For a request body to arrive."""
     answer_bytes: int = 256 << 20

@@ -121,16 +121,21 @@ class History:
         self._heads = Bounded(SESSION_ENTRIES)
         self._continued = Bounded(SESSION_ENTRIES)
 
-    def note(self, seen: Fingerprint, call_id: str) -> str | None:
-        """Remember a request; gives the call it repeats, if it repeats one whose answer was not continued."""
+    def repeated(self, seen: Fingerprint) -> str | None:
+        """The call that this request repeats, if it repeats one whose answer was not continued."""
+        return self._asked.get(seen.whole) if _head(seen) not in self._continued else None
+
+    def note(self, seen: Fingerprint, call_id: str) -> None:
+        """Remember the request of a call that has a row."""
         for prefix in seen.prefixes[:-1]:
             if prefix in self._heads:
                 self._continued.put(prefix, "")
-        head = seen.prefixes[-1] if seen.prefixes else b""
-        earlier = self._asked.get(seen.whole)
         self._asked.put(seen.whole, call_id)
-        self._heads.put(head, call_id)
-        return earlier if head not in self._continued else None
+        self._heads.put(_head(seen), call_id)
+
+
+def _head(seen: Fingerprint) -> bytes:
+    return seen.prefixes[-1] if seen.prefixes else b""
 
 
 class Shared:

@@ -46,6 +46,10 @@ class Replica:
     bad_weights: bool = False
     """A publication failed half way: only another publication makes it good."""
 
+    def takes(self, other: Replica) -> bool:
+        """A request that was written for the other one suits this one."""
+        return self.engine.name == other.engine.name and self.abilities.model == other.abilities.model
+
     @property
     def version_source(self) -> VersionSource:
         return VersionSource.UNKNOWN if self.policy.version is None else VersionSource.REPLICA_STATE
@@ -71,9 +75,10 @@ class Pool:
     def remove(self, url: str) -> Replica | None:
         return self._replicas.pop(url, None)
 
-    def pick(self, sticky: str | None) -> Replica | None:
-        """The replica for a call of a session that was last served by ``sticky``; None if none is up."""
-        up = [r for r in self._replicas.values() if r.state == State.UP]
+    def pick(self, sticky: str | None, *, like: Replica | None = None) -> Replica | None:
+        """The replica for a call of a session that was last served by ``sticky``; None if none is up. ``like``: one
+        that takes a request as it was written for that replica."""
+        up = [r for r in self._replicas.values() if r.state == State.UP and (like is None or r.takes(like))]
         if not up:
             return None
         idlest = min(up, key=lambda r: r.in_flight)

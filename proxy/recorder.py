@@ -44,6 +44,8 @@ class Recorder:
     positions: dict[str, list[Position]] = field(default_factory=dict)
     """Session id to the places of its calls' frames, for reading a session back before it is decoded."""
     failures: int = 0
+    unsettled: dict[str, None] = field(default_factory=dict)
+    """Calls whose reply waits to see their ``close`` on disk."""
     last_cut: Position | None = None
     """Where the frame after the last cut begins."""
     _started: int = field(default_factory=mono_us)
@@ -119,19 +121,22 @@ class Recorder:
         if not self._changed:
             return
         try:
-            self.last_cut = self.journal.append(Cut(number=self._cuts + 1, wall_us=wall_us()))
+            cut = Cut(number=self._cuts + 1, wall_us=wall_us(), unsettled=tuple(self.unsettled))
+            self.last_cut = self.journal.append(cut)
         except JournalFull as error:
             log.warning("cut not written: %s", error.message)
             return
         self._cuts += 1
-        self._changed = False
+        self._changed = bool(self.unsettled)
 
     def pend(self, session_id: str, frame: Close) -> None:
         """A ``close`` that could not be written: the call's client never saw its end, so it is ``interrupted``."""
-        if len(self._pending) < PENDING_CLOSES:
-            self._pending[session_id + "/" + frame.call_id] = msgspec.structs.replace(
-                frame, status=CallStatus.INTERRUPTED, error="recorder_unavailable: its end could not be written"
-            )
+        if len(self._pending) >= PENDING_CLOSES:
+            self.unsettled.pop(frame.call_id, None)
+            return
+        self._pending[session_id + "/" + frame.call_id] = msgspec.structs.replace(
+            frame, status=CallStatus.INTERRUPTED, error="recorder_unavailable: its end could not be written"
+        )
 
     def retry_pending(self) -> None:
         """Closes the calls that the disk did not take; quiet while it still does not."""
@@ -141,6 +146,7 @@ class Recorder:
             except JournalFull:
                 return
             del self._pending[name]
+            self.unsettled.pop(frame.call_id, None)
 
 
 @dataclass(slots=True)
@@ -194,3 +200,24 @@ class Recording:
         if self.at_end is not None:
             self.at_end()
         return end
+
+    async def end(self, frame: Close) -> None:
+        """Writes the end and returns once it is as durable as was asked for. Raises ``JournalFull``: the answer must
+        be withheld. A ``close`` that was written but not flushed gives way to one that says so."""
+        recorder = self.recorder
+        if recorder.journal.durability != "disk":
+            self.close(frame)
+            return
+        recorder.unsettled[self.call_id] = None
+        position = self.close(frame)
+        try:
+            await recorder.journal.durable(position)
+        except JournalFull:
+            recorder.pend(self.session_id, frame)
+            recorder.retry_pending()
+            raise
+        except BaseException:
+            # Its client left: nothing is withheld from anyone.
+            recorder.unsettled.pop(self.call_id, None)
+            raise
+        recorder.unsettled.pop(self.call_id, None)

@@ -38,6 +38,7 @@ class Route:
     session_id: str | None = None
     """The session that the path names; its key opens it."""
     probe: str = ""
+    """Which probe; for models, which one is asked for (empty: all)."""
     target: Target = NO_TARGET
 
 
@@ -52,11 +53,20 @@ CALLS: Final[dict[str, str]] = {
 COUNTS: Final[dict[str, str]] = {"messages/count_tokens": "messages"}
 """The same of paths that count tokens."""
 
-PROBES: Final = frozenset({"", "api/hello", "api/tags", "api/show", "api/version", "props", "version", "health"})
-DROPS: Final = frozenset(
-    {"api/event_logging/batch", "api/event_logging", "telemetry", "v1/traces", "v1/metrics", "v1/logs"}
+PROBES: Final = frozenset({"", "api/hello", "version", "api/version", "health", "ping"})
+DROPS: Final = (
+    "api/event_logging",
+    "api/claude_code",
+    "api/claude_cli",
+    "codex/analytics-events",
+    "analytics-events",
+    "telemetry",
+    "v1/traces",
+    "v1/metrics",
+    "v1/logs",
 )
-MODELS: Final = frozenset({"models", "api/v1/models"})
+"""Telemetry of harnesses and of OpenTelemetry: these paths and all below them."""
+MODELS: Final = "models"
 VERSION: Final = re.compile(r"v1(?:(?:alpha|beta)\d*)?")
 GEMINI: Final = "gemini"
 GOOGLE: Final = re.compile(
@@ -74,26 +84,39 @@ def route(path: str, query: str = "") -> Route:
         if not SESSION_ID.fullmatch(parts[1]):
             return Route(Kind.UNKNOWN)
         session_id, parts = parts[1], parts[2:]
-    tail = "/".join(parts)
-    if tail in DROPS:
+    if any("/".join([*parts, ""]).startswith(f"{drop}/") for drop in DROPS):
         return Route(Kind.DROP, session_id=session_id)
-    google = False
-    while parts and VERSION.fullmatch(parts[0]):
-        google = google or parts[0] != "v1"
-        parts = parts[1:]
+    dialect = GEMINI if parts and VERSION.fullmatch(parts[0]) and parts[0] != "v1" else "chat"
+    parts = _bare(parts)
     tail = "/".join(parts)
     if tail in PROBES:
         return Route(Kind.PROBE, session_id=session_id, probe=tail)
     if (found := GOOGLE.fullmatch(unquote(tail))) is not None:
         return _google(found["model"], found["method"], query, session_id)
-    if tail in MODELS or (len(parts) == 2 and parts[0] == "models"):
-        return Route(Kind.MODELS, GEMINI if google else "chat", session_id)
-    for end, dialect in CALLS.items():
-        if tail == end or tail == f"{end}/{end}" or tail == f"{end}/v1/{end}":
-            return Route(Kind.CALL, dialect, session_id)
+    if tail in CALLS:
+        return Route(Kind.CALL, CALLS[tail], session_id)
     if tail in COUNTS:
         return Route(Kind.COUNT, COUNTS[tail], session_id)
-    return Route(Kind.UNKNOWN, GEMINI if google else "chat", session_id)
+    if parts[:1] == [MODELS]:
+        return Route(Kind.MODELS, dialect, session_id, probe=unquote("/".join(parts[1:])))
+    return Route(Kind.UNKNOWN, dialect, session_id)
+
+
+def _bare(parts: list[str]) -> list[str]:
+    """Without the version, and without a call's whole path where a client has put another one behind it."""
+    while True:
+        if parts and VERSION.fullmatch(parts[0]):
+            parts = parts[1:]
+            continue
+        ends = [end.split("/") for end in CALLS]
+        doubled = next((len(end) for end in ends if len(parts) > len(end) and parts[: len(end)] == end), 0)
+        if not doubled or not _known(parts[doubled:]):
+            return parts
+        parts = parts[doubled:]
+
+
+def _known(parts: list[str]) -> bool:
+    return parts[0] == MODELS or VERSION.fullmatch(parts[0]) is not None or "/".join(parts) in CALLS | COUNTS
 
 
 def _google(model: str, method: str, query: str, session_id: str | None) -> Route:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import logging
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
-from forge import __version__
+from forge.proxy import discovery
 from forge.proxy.accept import accept
 from forge.proxy.bodies import read_body
+from forge.proxy.config import is_loopback
 from forge.proxy.counting import count
 from forge.proxy.delivery import ClientLeft
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.gemini_models import gemini_model
+from forge.proxy.discovery import ModelCard
+from forge.proxy.door import Doors
 from forge.proxy.keys import PREFIX
 from forge.proxy.refusal import Refused
 from forge.proxy.routes import GEMINI, Kind, Route, route
@@ -34,7 +38,14 @@ GOOGLE_HEADERS: Final = ("x-goog-api-key", "x-goog-api-client")
 """Google's clients send them, some of them to ``/v1/models`` too."""
 HEAD_BYTES: Final = 32 << 10
 """Longest request line and header field: Codex puts JSON into one."""
-OWNER: Final = "forge"
+LOOK: Final = ("GET", "HEAD", "POST", "OPTIONS")
+METHODS: Final[dict[Kind, tuple[str, ...]]] = {
+    Kind.CALL: ("POST", "OPTIONS"),
+    Kind.COUNT: ("POST", "OPTIONS"),
+    Kind.MODELS: ("GET", "HEAD", "OPTIONS"),
+    Kind.PROBE: LOOK,
+    Kind.DROP: ("POST", "OPTIONS"),
+}
 
 
 class DataPlane:
@@ -43,20 +54,19 @@ class DataPlane:
         self._calls = 0
         """Being read, held or served."""
 
-    def runner(self) -> web.AppRunner:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self.handle)
-        return web.AppRunner(
-            app,
-            access_log=None,
+    def runner(self) -> web.ServerRunner:
+        doors = Doors(
+            self.handle,
+            head_s=self._deps.config.limits.head_s,
             handler_cancellation=True,
+            access_log=None,
             auto_decompress=False,
             max_line_size=HEAD_BYTES,
             max_field_size=HEAD_BYTES,
-            shutdown_timeout=1.0,
         )
+        return web.ServerRunner(doors, shutdown_timeout=1.0)
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         where = route(request.rel_url.raw_path, request.rel_url.raw_query_string)
         try:
             return await self._handle(request, where)
@@ -69,28 +79,38 @@ class DataPlane:
             return self._refuse(where, Refused(503, "recorder_unavailable", "calls cannot be recorded now"))
         except Full as full:
             return self._refuse(where, Refused(503, "too_many_sessions", full.message))
-        except ClientLeft as left:
-            raise ConnectionResetError("the client left") from left
-        except (ConnectionError, web.HTTPException):
-            raise
+        except ClientLeft:
+            return _hang_up(request)
         except Exception:
             # The process boundary: one request's failure is its own, and is logged.
             log.exception("request failed: path=%s", request.rel_url.raw_path)
+            if request.writer.output_size:
+                return _hang_up(request)  # a second head would be bytes in the middle of an answer
             return self._refuse(where, Refused(500, "internal_error", "the proxy failed; its log says why"))
 
-    async def _handle(self, request: web.Request, where: Route) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest, where: Route) -> web.StreamResponse:
         if request.headers.get("Upgrade", "").lower() == "websocket":
             raise Refused(426, "websocket_not_supported", "there are no websockets here; POST over plain HTTP")
-        if where.kind is Kind.PROBE:
-            return _probe(where.probe)
-        if where.kind is Kind.DROP and request.method == "POST":
-            return web.json_response({})
-        if where.kind is Kind.MODELS and request.method in ("GET", "HEAD"):
-            return self._models(request, where)
-        if where.kind not in (Kind.CALL, Kind.COUNT):
-            raise Refused(404, "unknown_path", f"nothing is at this path; the base URL is {_base_url(request)}")
-        if request.method != "POST":
-            raise Refused(405, "method_not_allowed", "calls are made by POST", headers={"Allow": "POST"})
+        if where.kind is Kind.UNKNOWN:
+            raise Refused(404, "unknown_path", f"nothing is at this path; the base URL is {_base_url(request, where)}")
+        allowed = METHODS[where.kind]
+        if request.method == "OPTIONS":
+            # No Access-Control header: pages of other origins may not call.
+            return web.Response(status=204, headers={"Allow": ", ".join(allowed)})
+        if request.method not in allowed:
+            message = f"{request.method} is not for this path; use {allowed[0]}"
+            raise Refused(405, "method_not_allowed", message, headers={"Allow": ", ".join(allowed)})
+        match where.kind:
+            case Kind.PROBE:
+                return _json(discovery.probe(where.probe))
+            case Kind.DROP:
+                return _json({})
+            case Kind.MODELS:
+                return self._models(request, where)
+            case _:
+                return await self._call(request, where)
+
+    async def _call(self, request: web.BaseRequest, where: Route) -> web.StreamResponse:
         if where.dialect not in DIALECTS:
             raise Refused(501, "not_supported", f"{where.dialect} is not served yet; use /v1/chat/completions")
         if self._deps.draining:
@@ -108,13 +128,15 @@ class DataPlane:
         finally:
             self._calls -= 1
 
-    def _door(self, request: web.Request, where: Route) -> tuple[Live | None, str]:
+    def _door(self, request: web.BaseRequest, where: Route) -> tuple[Live | None, str]:
         """The session that the request's key opens, and the rule that found it; None where implicit ones may be."""
         key = _key(request)
         deps = self._deps
         if key is None:
             if where.session_id is not None or not deps.config.implicit_allowed:
                 raise Refused(401, "key_missing", "this needs the session's own key as bearer token or x-api-key")
+            if not _from_here(request.headers.get("Origin")):
+                raise Refused(403, "foreign_origin", "web pages of other origins may not call without a session's key")
             return None, "implicit"
         session_id = deps.keys.session_of(key)
         if session_id is None:
@@ -124,30 +146,29 @@ class DataPlane:
         live = deps.registry.get(session_id)
         return live if live is not None else deps.registry.adopt(session_id, deps.policy()), "key"
 
-    def _models(self, request: web.Request, where: Route) -> web.Response:
-        """The one model there is. Codex (it sends ``client_version``) reads ``models``, everyone else ``data``."""
+    def _models(self, request: web.BaseRequest, where: Route) -> web.Response:
         replica = self._deps.pool.first()
         name = self._deps.config.model or (replica.abilities.model if replica else None) or "policy"
+        card = ModelCard(where.probe or name, replica.abilities.max_model_len if replica else None)
         if where.dialect == GEMINI or any(header in request.headers for header in GOOGLE_HEADERS):
-            model = gemini_model(name, replica.abilities.max_model_len if replica else None)
-            return _json({"models": [model]} if request.rel_url.raw_path.rstrip("/").endswith("models") else model)
-        entry: dict[str, object] = {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
-        if replica is not None and replica.abilities.max_model_len is not None:
-            entry["max_model_len"] = replica.abilities.max_model_len
-        body: dict[str, object] = {"object": "list", "data": [entry]}
-        if "client_version" in request.query:
-            body["models"] = []
-        parts = [part for part in request.rel_url.raw_path.split("/") if part]
-        return _json(entry if parts[-2:-1] == ["models"] else body)
+            model = gemini_model(card.name, card.context)
+            return _json(model if where.probe else {"models": [model]})
+        codex = "client_version" in request.query
+        return _json(card.entry() if where.probe else discovery.model_list(card, codex=codex))
 
     def _refuse(self, where: Route, refused: Refused) -> web.Response:
         self._deps.metrics.refused.labels(refused.code).inc()
         dialect = DIALECTS.get(where.dialect, DIALECTS["chat"])
         body = dialect.error(refused.status, code=refused.code, message=refused.message, param=refused.param)
-        return web.Response(status=refused.status, body=body, headers=refused.headers, content_type="application/json")
+        response = web.Response(
+            status=refused.status, body=body, headers=refused.headers, content_type="application/json"
+        )
+        if refused.status == 426:
+            response.force_close()  # what follows on this connection may be no HTTP
+        return response
 
 
-def _key(request: web.Request) -> str | None:
+def _key(request: web.BaseRequest) -> str | None:
     """A key of ours, wherever the client put it; a foreign one is no key."""
     scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
     given = [bearer.strip()] if scheme.lower() == "bearer" else []
@@ -156,18 +177,24 @@ def _key(request: web.Request) -> str | None:
     return next((key for key in given if key.startswith(PREFIX)), None)
 
 
-def _base_url(request: web.Request) -> str:
-    return f"http://{request.host}/v1"
+def _from_here(origin: str | None) -> bool:
+    """Whether a browser's page comes from this machine. Programs name no origin; a page from elsewhere, or of a name
+    that was bent to this address, must not write into the record."""
+    try:
+        return origin is None or is_loopback(urlsplit(origin).hostname or "")
+    except ValueError:
+        return False
 
 
-def _probe(name: str) -> web.Response:
-    answers: dict[str, object] = {
-        "": {"name": OWNER, "version": __version__},
-        "version": {"version": __version__},
-        "api/version": {"version": __version__},
-        "api/tags": {"models": []},
-    }
-    return _json(answers.get(name, {}))
+def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
+    """Ends the connection where it is; what is returned reaches nobody."""
+    request.protocol.force_close()
+    return web.Response(status=499)
+
+
+def _base_url(request: web.BaseRequest, where: Route) -> str:
+    session = f"/s/{where.session_id}" if where.session_id is not None else ""
+    return f"http://{request.host}{session}/v1"
 
 
 def _json(value: object) -> web.Response:

@@ -251,7 +251,7 @@ class Registry:
                 await live.idle.wait()
         except TimeoutError:
             for task in list(live.running.values()):
-                task.cancel()
+                task.cancel("its session was closed")
             await live.idle.wait()
         if live.record.status == SessionStatus.OPEN:
             self._recorder.retry_pending()

@@ -58,7 +58,7 @@ async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:
     except TimeoutError:
         for live in deps.registry.open_ones():
             for task in live.running.values():
-                task.cancel()
+                task.cancel("the proxy was stopped")
             await live.idle.wait()
     await end_implicit(deps, 0.0)
     deps.recorder.retry_pending()

@@ -6,6 +6,7 @@ is never sampled twice. Redirects are not followed, bodies are not decompressed,
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from forge.storage.errors import BadInput
 IDLE_S: Final = 3.0
 """An idle connection is dropped before uvicorn's 5 s would close it under a request of ours."""
 READ_BYTES: Final = 1 << 16
+LARGE_BYTES: Final = 256 << 10
+"""A longer request goes out piece by piece: in one piece it would hold up every other call."""
 JSON_BYTES: Final = 16 << 20
 """Longest answer of a probe or publication that is looked at."""
 
@@ -105,7 +108,7 @@ class EngineClient:
         assert self._session is not None
         extra = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
         try:
-            response = await self._session.request(method, url, data=body, headers=extra, allow_redirects=False)
+            response = await self._session.request(method, url, data=_data(body), headers=extra, allow_redirects=False)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
             raise NotBegun(_why(error)) from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
@@ -129,6 +132,10 @@ class EngineClient:
             return reply.status, msgspec.json.decode(text)
         except msgspec.DecodeError:
             return reply.status, None
+
+
+def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+    return io.BytesIO(body) if body is not None and len(body) > LARGE_BYTES else body
 
 
 def _why(error: BaseException) -> str:

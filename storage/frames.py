@@ -69,7 +69,8 @@ class Data(Frame, tag="data", frozen=True, kw_only=True):
 
 
 class Close(Frame, tag="close", frozen=True, kw_only=True):
-    """The call ended. Exactly one per ``open``."""
+    """The call ended. One per ``open``; a second one, of a call whose answer was withheld because the disk refused the
+    first, takes its place."""
 
     call_id: str
     status: str
@@ -130,6 +131,9 @@ class Cut(Frame, tag="cut", frozen=True, kw_only=True):
 
     number: int
     wall_us: int
+    unsettled: tuple[str, ...] = ()
+    """Calls whose ``close`` is written but not yet on disk, where a reply waits for that: they belong to a later part,
+    because another ``close`` may take the place of this one."""
 
 
 AnyFrame: TypeAlias = Open | Data | Close | SessionFrame | Policy | Boot | Cut

@@ -138,7 +138,7 @@ def test_a_history_is_found_by_its_longest_prefix(texts: list[str]) -> None:
 def test_no_body_breaks_it(raw: bytes) -> None:
     seen = fingerprint(raw)
     if seen is not None:
-        assert History().note(seen, "c") is None
+        assert History().repeated(seen) is None
 
 
 def test_deep_json_does_not_break_it() -> None:
