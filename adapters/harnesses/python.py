@@ -94,10 +94,14 @@ class Environment(Package):
         """Compiled dependencies fit one minor version of Python."""
         return f"{self.name}-{self.version}-py{sys.version_info.major}{sys.version_info.minor}"
 
+    @property
+    def lock(self) -> Path:
+        return LOCKS / f"{self.name}.txt"
+
     def fetch(self, into: Path, cache: Path, scratch: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
         command += ["--only-binary", ":all:", "--disable-pip-version-check", "--root-user-action", "ignore"]
-        command += ["--target", str(into), "--requirement", str(LOCKS / f"{self.name}.txt")]
+        command += ["--target", str(into), "--requirement", str(self.lock)]
         client(command, self.requirement, os.environ)
         (into / START).write_text(self.start)
 

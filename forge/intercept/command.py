@@ -95,10 +95,12 @@ async def _session(
         if code == 0:
             called = await client.calls(ticket.session_id)
             status = SessionStatus.COMPLETED if called else SessionStatus.NO_CALLS
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, ForgeError) as error:
+        failed = isinstance(error, ForgeError)
         with suppress(TimeoutError, ForgeError):
             async with asyncio.timeout(CLOSE_S):
-                await client.close_session(ticket.session_id, status=SessionStatus.INTERRUPTED.value, reward=None)
+                status = SessionStatus.LAUNCH_FAILED if failed else SessionStatus.INTERRUPTED
+                await client.close_session(ticket.session_id, status=status.value, reward=None)
         raise
     closed = await client.close_session(ticket.session_id, status=status.value, reward=None, exit_code=code)
     return Ended(code, closed)

@@ -19,13 +19,14 @@ from typing import Final
 from forge.children import Child
 from forge.client import ControlClient
 from forge.intercept import environment
-from forge.intercept.variables import trusted, variables
+from forge.intercept.variables import system_cas, variables
 from forge.proxy.config import Limits
 from forge.proxy.intercept.hosts import Others, Rules
 
 START_S: Final = 120.0
 """The first start compiles its modules."""
 STOP_S: Final = 5.0
+SYSTEM_FILE: Final = "system.pem"
 CA_FILE: Final = "mitmproxy-ca-cert.pem"
 
 
@@ -51,13 +52,15 @@ async def interception(
     data_plane = (await client.base_url()).removesuffix("/v1")
     folder.mkdir(mode=0o700)
     token, ready, plan = secrets.token_urlsafe(24), folder / "ready.json", folder / "plan.json"
+    system = system_cas()
+    (folder / SYSTEM_FILE).write_text(system)
     told = {"upstream": data_plane, "token": token, "hosts": rules.hosts, "block": rules.others is Others.BLOCK}
     plan.write_text(json.dumps(told | {"ready": str(ready)}))
     say("starting mitmproxy")
     child = Child("interception (mitmdump)", _arguments(folder, plan, rules), log, environment.mitmdump())
     try:
         said = await child.ready(ready, START_S)
-        yield Interception(int(said["port"]), token, trusted(folder / CA_FILE))
+        yield Interception(int(said["port"]), token, system + (folder / CA_FILE).read_text())
     finally:
         await child.stop(STOP_S)
 
@@ -74,6 +77,8 @@ def _arguments(folder: Path, plan: Path, rules: Rules) -> list[str]:
         "flow_detail": "0",
         "termlog_verbosity": "warn",
     }
+    if (folder / SYSTEM_FILE).stat().st_size:  # for paths beside the policy's, on hosts that have some
+        options["ssl_verify_upstream_trusted_ca"] = str(folder / SYSTEM_FILE)
     if rules.others is Others.BLOCK:  # else downloads pass here too
         options["body_size_limit"] = str(Limits().body_bytes)
     arguments = ["--listen-host", "127.0.0.1", "--listen-port", "0", "--scripts", str(environment.ADDON)]

@@ -49,14 +49,10 @@ def variables(proxy_url: str, ca: str) -> dict[str, str]:
     return proxy | dict.fromkeys(CA, ca) | NODE
 
 
-def trusted(ca: Path) -> str:
-    """This machine's CAs and the one in ``ca``, as PEM."""
-    return "".join((*_system(), ca.read_text()))
-
-
-def _system() -> list[str]:
+def system_cas() -> str:
+    """What this machine trusts, as PEM; empty where nothing says."""
     found = [ssl.DER_cert_to_PEM_cert(each) for each in ssl.create_default_context().get_ca_certs(binary_form=True)]
     if not found:
         files = (Path(name) for name in SYSTEM_BUNDLES)
         found = [file.read_text().rstrip("\n") + "\n" for file in files if file.is_file()][:1]
-    return found
+    return "".join(found)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from forge.intercept.environment import START, environment
+from forge.adapters.harnesses.python import START
+from forge.intercept.environment import environment
 from forge.storage.dataset import Dataset
 from forge.storage.errors import Exit
 from forge.storage.records import CallStatus, SessionStatus
@@ -134,6 +135,27 @@ async def test_sigterm_ends_the_program_and_closes_the_session(tmp_path: Path) -
     (session,) = Dataset(tmp_path / "data").sessions()
     assert session.status == SessionStatus.INTERRUPTED
     assert not list((tmp_path / "tmp").iterdir())
+
+
+async def test_ctrl_c_is_the_programs(tmp_path: Path) -> None:
+    """A terminal sends it to both; the session ends because the program does."""
+    async with ScriptedEngine() as engine, waiting(tmp_path, engine) as (running, _):
+        os.killpg(running.process.pid, signal.SIGINT)
+        await asyncio.wait_for(running.process.communicate(), WAIT_S)
+        assert running.process.returncode == 128 + signal.SIGINT
+    (session,) = Dataset(tmp_path / "data").sessions()
+    assert (session.status, session.exit_code) == (SessionStatus.FAILED, 128 + signal.SIGINT)
+
+
+async def test_a_program_that_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "no-program").write_bytes(b"\x00\x01")
+    (tmp_path / "no-program").chmod(0o755)
+    async with ScriptedEngine() as engine:
+        code, _, err = await both(forge("--policy", engine.url, "--", "./no-program"), env(tmp_path), tmp_path)
+    assert code == Exit.BAD_INPUT
+    assert "cannot start ./no-program: Exec format error" in err
+    (session,) = Dataset(tmp_path / "data").sessions()
+    assert session.status == SessionStatus.LAUNCH_FAILED
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from forge.proxy.intercept.hosts import Others
-from tests.engine import Turn
+from tests.engine import Fault, Turn
 from tests.intercept.kit import KEY, WAIT_S, There, holding, intercepted, program
 
 pytestmark = pytest.mark.process
@@ -99,6 +99,25 @@ async def test_other_hosts_are_refused_with_the_way_out(tmp_path: Path) -> None:
     assert KEY not in log
 
 
+async def test_paths_beside_the_policys_pass_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's TLS is opened, so the real host is verified by this machine's CAs, here its own certificate."""
+    async with elsewhere(tmp_path, tls=True) as (port, came):
+        url = f"https://localhost:{port}"
+        for trusted, status in (("elsewhere.pem", "200"), ("nothing.pem", "502")):
+            (tmp_path / "nothing.pem").touch()
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / trusted))
+            folder = tmp_path / trusted.partition(".")[0]
+            async with intercepted(folder, Others.PASS, ["localhost=/policy"]) as there:
+                there.serving.engine.default = lambda request: Turn("served")
+                beside = await curl(there, f"{url}/policies?key=1", "-H", f"Authorization: Bearer {KEY}")
+                assert beside.endswith(f"\n200 {status}"), beside
+                json_body = ("-d", json.dumps(CHAT), "-H", "Content-Type: application/json")
+                assert '"served"' in await curl(there, f"{url}/policy/v1/chat/completions", *json_body)
+                assert not holding(folder, KEY)
+    (request,) = came
+    assert request["Authorization"] == f"Bearer {KEY}"
+
+
 async def test_every_provider_and_a_host_of_ones_own(tmp_path: Path) -> None:
     where = {
         "https://api.openai.com/v1/chat/completions": "/v1/chat/completions",
@@ -141,6 +160,17 @@ async def test_a_client_that_leaves_ends_the_call(tmp_path: Path, version: str) 
         async with program(argv, there.env()) as running:
             await running.line("one")
         await asyncio.wait_for(engine.served[0].client_left.wait(), WAIT_S)
+
+
+@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+async def test_an_answer_that_breaks_off_breaks_off_for_the_program(tmp_path: Path, version: str) -> None:
+    async with intercepted(tmp_path) as there:
+        there.serving.engine.script(Turn("one two three four", fault=Fault(reset_after=900)))
+        body = ("-d", json.dumps(CHAT | {"stream": True}), "-H", "Content-Type: application/json")
+        said = await curl(there, "https://api.openai.com/v1/chat/completions", "-N", version, *body)
+        assert '"one"' in said
+        assert "curl: (" in said
+        assert "[DONE]" not in said
 
 
 async def test_a_request_is_streamed_up(tmp_path: Path) -> None:

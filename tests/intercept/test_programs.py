@@ -24,6 +24,7 @@ from tests.intercept.kit import KEY, There, holding, intercepted, program, store
 pytestmark = pytest.mark.harness
 
 TURN = Turn("The first half, then the second half.")
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
 HALF = 5
 """Chunks that are let out before the program must have shown something."""
 BODY = json.dumps({"model": "gpt-5", "stream": True, "messages": [{"role": "user", "content": "hello"}]})
@@ -34,6 +35,20 @@ for chunk in OpenAI().chat.completions.create(
 ):
     if chunk.choices and chunk.choices[0].delta.content:
         print(chunk.choices[0].delta.content, flush=True)
+"""
+ANTHROPIC = """
+from anthropic import Anthropic
+with Anthropic().messages.stream(
+    model="claude-9", max_tokens=50, messages=[{"role": "user", "content": "hello"}]
+) as stream:
+    for text in stream.text_stream:
+        print(text, flush=True)
+"""
+GEMINI = """
+from google import genai
+client = genai.Client()
+for chunk in client.models.generate_content_stream(model="gemini-9", contents="hello"):
+    print(chunk.text, flush=True)
 """
 FETCH = """
 const answer = await fetch("https://api.openai.com/v1/chat/completions", {
@@ -85,7 +100,15 @@ def openai_sdk() -> list[str]:
     return [sys.executable, "-c", PYTHON]
 
 
-@pytest.mark.parametrize("command", [curl, openai_sdk, node_fetch, node_undici])
+def anthropic_sdk() -> list[str]:
+    return [sys.executable, "-c", ANTHROPIC]
+
+
+def gemini_sdk() -> list[str]:
+    return [sys.executable, "-c", GEMINI]
+
+
+@pytest.mark.parametrize("command", [curl, openai_sdk, anthropic_sdk, gemini_sdk, node_fetch, node_undici])
 async def test_a_program_is_streamed_to_and_recorded(tmp_path: Path, command: Callable[[], list[str]]) -> None:
     argv = command()
     environment, before = dict(os.environ), stores()
@@ -94,7 +117,7 @@ async def test_a_program_is_streamed_to_and_recorded(tmp_path: Path, command: Ca
         engine.script(TURN)
         engine.gate.shut()
         engine.gate.release(HALF)
-        async with program(argv, there.env(OPENAI_API_KEY=KEY)) as running:
+        async with program(argv, there.env(**dict.fromkeys(KEYS, KEY))) as running:
             await running.line("first")
             await engine.gate.waiting.wait()
             assert not engine.served[0].ended

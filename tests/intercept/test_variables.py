@@ -7,12 +7,7 @@ import ssl
 from pathlib import Path
 
 from forge.intercept.environment import REQUIREMENTS
-from forge.intercept.variables import trusted, variables
-
-OWN = """-----BEGIN CERTIFICATE-----
-MIIBbjCCARSgAwIBAgIUHu0HkLq5yZ1fJ0v7k0XqSm2l9wYwCgYIKoZIzj0EAwIw
------END CERTIFICATE-----
-"""
+from forge.intercept.variables import system_cas, variables
 
 
 def test_the_variables() -> None:
@@ -26,12 +21,12 @@ def test_the_variables() -> None:
     assert made["NODE_USE_ENV_PROXY"] == "1"
 
 
-def test_this_machines_cas_are_trusted_too(tmp_path: Path) -> None:
-    (tmp_path / "ca").write_text(OWN)
-    text = trusted(tmp_path / "ca")
-    assert text.endswith(OWN)
-    there = len(ssl.create_default_context().get_ca_certs())
-    assert text.count("BEGIN CERTIFICATE") >= there + 1
+def test_the_cas_are_those_that_this_machine_trusts(tmp_path: Path) -> None:
+    there = ssl.create_default_context().get_ca_certs(binary_form=True)
+    (tmp_path / "cas.pem").write_text(system_cas())
+    again = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    again.load_verify_locations(tmp_path / "cas.pem")
+    assert set(again.get_ca_certs(binary_form=True)) >= set(there)
 
 
 def test_mitmproxy_is_pinned_by_hash_for_every_python() -> None:
