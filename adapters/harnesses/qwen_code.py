@@ -24,8 +24,8 @@ from forge.adapters.harnesses.base import (
     last,
     tokens,
 )
+from forge.adapters.harnesses.node import NODE
 from forge.adapters.harnesses.packages import Npm, Package
-from forge.adapters.harnesses.pi import NODE
 
 PACKAGE: Final = Npm(
     name="qwen-code",

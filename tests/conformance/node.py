@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+from forge.adapters.harnesses.node import NODE
 from forge.adapters.harnesses.packages import Npm, cache_folder
-from forge.adapters.harnesses.pi import NODE
 
 ANTHROPIC: Final = Npm(
     name="anthropic-sdk",

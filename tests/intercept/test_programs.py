@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from forge.adapters.harnesses.codex import PACKAGE as CODEX
+from forge.adapters.harnesses.node import NODE
 from forge.adapters.harnesses.packages import Npm, cache_folder
-from forge.adapters.harnesses.pi import NODE
 from forge.storage.records import CallStatus
 from tests.engine import Turn
 from tests.intercept.kit import KEY, There, holding, intercepted, program, stores

@@ -20,6 +20,7 @@ from forge.storage.dataset import Dataset
 from forge.storage.errors import Exit
 from forge.storage.records import SessionStatus
 from forge.tasks import Grader, Task
+from forge.transcripts import Verdict
 from tests.engine import ScriptedEngine, Turn
 from tests.run.fake import Seen
 
@@ -65,7 +66,7 @@ async def test_a_task_with_a_tool(tmp_path: Path, name: str) -> None:
     for session in report.sessions:
         assert (session.status, session.reward) == (SessionStatus.COMPLETED, 1.0)
         assert (session.calls, session.ok_calls) == (2, 2)
-        assert list((session.kept / "transcript").iterdir())
+        assert (session.transcript.verdict, session.transcript.heard) == (Verdict.OK, 2), session.transcript
         assert find(name).final_text((session.kept / "stdout").read_text()).strip() == "Done."
     calls = list(Dataset(tmp_path).calls(name))
     assert len(calls) == 4
