@@ -88,9 +88,13 @@ class Cell:
         return wrong
 
 
-async def through_proxy(adapter: HarnessAdapter, scenario: Scenario, tmp: Path) -> Cell:
+async def through_proxy(
+    adapter: HarnessAdapter, scenario: Scenario, tmp: Path, *, strips_thinking: bool = False, **options: Any
+) -> Cell:
+    """``options``: the proxy's."""
     script = scenario.script()
-    async with serving(tmp, ScriptedEngine(max_model_len=CONTEXT), decoder=True, limits=LIMITS) as s:
+    engine = ScriptedEngine(max_model_len=CONTEXT, strips_thinking=strips_thinking)
+    async with serving(tmp, engine, decoder=True, limits=LIMITS, **options) as s:
         s.engine.default = script
         ticket = await s.control.open_session(
             task_id="hello", harness=adapter.name, harness_version=adapter.version, sampling={"temperature": 1.0}
