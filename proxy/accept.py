@@ -21,7 +21,7 @@ from forge.proxy.dialects.base import Dialect, Outgoing, Overrides
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Tokens
 from forge.proxy.history import Fingerprint, fingerprint
-from forge.proxy.kinds import Seen, kind_of
+from forge.proxy.kinds import Seen, called_subagent, kind_of
 from forge.proxy.pool import Replica
 from forge.proxy.reasoning import keep
 from forge.proxy.recorder import wall_us
@@ -266,7 +266,7 @@ def _agent(arrival: Arrival, seen: Fingerprint | None) -> str | None:
     assert outgoing is not None
     if said.agent_id is not None or seen is None or (live.record.harness or said.harness) in NAMES_AGENTS:
         return said.agent_id
-    return live.agents.id_of(seen, int(outgoing.hints.get("tools") or 0))
+    return live.agents.id_of(seen, helper=called_subagent(str(outgoing.hints.get("first_system") or "")))
 
 
 def _retry(arrival: Arrival) -> str | None:

@@ -47,6 +47,8 @@ class Fingerprint:
     """Of the system prompt and the turns to the first one of a user: the same for all calls of one agent's history."""
     first: bytes
     """Of that first turn alone."""
+    tools: bytes
+    """Of the tools that are offered; empty without any."""
 
 
 def fingerprint(body: bytes) -> Fingerprint | None:
@@ -73,6 +75,7 @@ def _fingerprint(members: dict[str, Any], turns: list[echo.Turn]) -> Fingerprint
         system=echo.digest([system, turns[: max(0, opening)]]),
         opening=prefixes[opening] if prefixes else start,
         first=echo.digest(turns[opening]) if turns else b"",
+        tools=echo.digest(rest["tools"]) if rest.get("tools") else b"",
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from forge.proxy.attribution import Signs
+from forge.proxy.attribution import NAMES_AGENTS, Signs
 from forge.storage.records import CallKind
 
 
@@ -101,13 +101,6 @@ WORDINGS: Final = (
     # Hermes 0.19.0.
     Wording("hermes-compact", _C, re.compile(r"You are a summarization agent creating a context checkpoint"), ASKED),
     Wording("hermes-title", _T, re.compile(r"Generate a short, descriptive title \(3-7 words\)"), SYSTEM),
-    Wording(
-        "hermes-subagent",
-        _S,
-        re.compile(r"You are a focused subagent working on a specific delegated task"),
-        SYSTEM,
-        toolless=False,
-    ),
     # What others say, and these in other versions.
     Wording(
         "text-title",
@@ -127,6 +120,10 @@ WORDINGS: Final = (
         ASKED,
     ),
 )  # fmt: skip
+
+
+SUBAGENT: Final = re.compile(r"\b[Yy]ou are (?:now acting as )?(?:an?|the) (?:[\w-]+ ){0,3}sub-?agent\b")
+"""How the system prompts of Hermes 0.19.0 and Qwen Code 0.24.4 begin for one."""
 
 
 def _subagent_header(*values: str) -> Callable[[Seen], bool]:
@@ -149,9 +146,17 @@ RULES: Final = (
     *(Rule(wording.name, wording.kind, _says(wording)) for wording in WORDINGS),
     Rule("agent-id", _S, lambda s: s.signs.agent_id is not None),
     Rule("x-openai-subagent", _S, lambda s: bool(s.headers.get("x-openai-subagent"))),
-    Rule("other-system-fewer-tools", _S, lambda s: s.agent_by_content is not None),
+    Rule(
+        "called-subagent", _S, lambda s: s.signs.harness not in NAMES_AGENTS and called_subagent(s.text("first_system"))
+    ),
+    Rule("other-system-and-tools", _S, lambda s: s.agent_by_content is not None),
 )
 DEFAULT_RULE: Final = "default"
+
+
+def called_subagent(text: str) -> bool:
+    """Does a system prompt say that it is a sub-agent's?"""
+    return SUBAGENT.search(text) is not None
 
 
 def kind_of(seen: Seen) -> tuple[CallKind, str]:

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from forge.storage.frames import Open
 from tests.engine import Gate, Turn
 from tests.proxy.serving import WAIT_S, Serving, calls, serving
@@ -40,28 +42,48 @@ def who(s: Serving) -> list[tuple[str | None, str]]:
     return [(row.agent_id, row.kind) for row in calls(s.data)]
 
 
-async def test_subagents_are_told_by_their_content(tmp_path: Path) -> None:
-    """Qwen Code and Hermes: another system prompt, fewer tools, a history of its own; its id is the same all along.
-    Field cases 167, 168."""
+@pytest.mark.parametrize("count", [2, 6], ids=["fewer tools", "more tools"])
+async def test_subagents_are_told_by_their_content(tmp_path: Path, count: int) -> None:
+    """Qwen Code, Hermes and Gemini CLI: another system prompt, other tools, a history of its own; its id is the same
+    all along. Field cases 167, 168."""
     async with serving(tmp_path) as s:
         ticket = await s.control.open_session(harness="qwen-code")
         headers = {"Authorization": f"Bearer {ticket.api_key}"}
-        helper = history(HELPER, "find it")
-        await ask(s, history("You are a title generator. You output ONLY a thread title", "go"), headers=headers)
-        await ask(s, history(MAIN, "go"), tools=tools(4), headers=headers)
-        await ask(s, helper, tools=tools(2), headers=headers)
-        await ask(s, history(MAIN, "go", "meanwhile", "on"), tools=tools(4), headers=headers)
-        await ask(s, history(HELPER, "find it", "found", "more"), tools=tools(2), headers=headers)
-        await ask(s, history(HELPER, "find another"), tools=tools(2), headers=headers)
-        # After a compaction: another beginning, fewer tools, the main agent's own system prompt.
-        await ask(s, history(MAIN, "so far: all good", "fine", "go on"), tools=tools(3), headers=headers)
+
+        async def say(messages: list[Json], offered: int) -> None:
+            await ask(s, messages, headers=headers, **({"tools": tools(offered)} if offered else {}))
+
+        await say(history("You are a title generator. You output ONLY a thread title", "go"), 0)
+        await say(history(MAIN, "go"), 4)
+        await say(history(HELPER, "find it"), count)
+        await say(history(MAIN, "go", "meanwhile", "on"), 4)
+        await say(history(HELPER, "find it", "found", "more"), count)
+        await say(history(HELPER, "find another"), count)
+        await say(history(MAIN + " Now you plan.", "go", "ok", "and plan"), 3)
+        # After a compaction: another beginning, and a note in the system prompt.
+        await say(history(MAIN + " Now you plan. Turns were compacted.", "so far: all good", "fine", "go on"), 3)
+        await say(history(MAIN + " Now you plan. Turns were compacted.", "so far: all is", "fine", "go on"), 5)
         rows = who(s)
         kinds = [kind for _, kind in rows]
-        assert kinds == ["title", "main", "subagent", "main", "subagent", "subagent", "main"]
+        assert kinds == ["title", "main", "subagent", "main", "subagent", "subagent", "main", "main", "main"]
         ids = [agent for agent, _ in rows]
         assert ids[2] == ids[4] is not None
         assert ids[5] not in (None, ids[2])
-        assert [ids[n] for n in (0, 1, 3, 6)] == [None] * 4
+        assert [agent for agent, kind in rows if kind != "subagent"] == [None] * 6
+
+
+async def test_one_that_is_called_a_subagent_is_never_the_main_one(tmp_path: Path) -> None:
+    """It comes first after a restart of the proxy, which has forgotten the main agent."""
+    helper = "You are a general-purpose subagent working for a parent agent."
+    async with serving(tmp_path) as s:
+        ticket = await s.control.open_session(harness="qwen-code")
+        headers = {"Authorization": f"Bearer {ticket.api_key}"}
+        await ask(s, history(helper, "find it"), tools=tools(6), headers=headers)
+        await ask(s, history(MAIN, "go"), tools=tools(4), headers=headers)
+        await ask(s, history(helper, "find it", "found", "on"), tools=tools(6), headers=headers)
+        rows = who(s)
+        assert [kind for _, kind in rows] == ["subagent", "main", "subagent"]
+        assert rows[0][0] == rows[2][0] is not None
 
 
 async def test_a_harness_that_names_its_agents_is_believed(tmp_path: Path) -> None:

@@ -126,7 +126,13 @@ SAMPLES: list[tuple[str, list[tuple[str, str]], int, str, str]] = [
         "hermes subagent",
         [("system", "You are a focused subagent working on a specific delegated task. YOUR"), ("user", "look")],
         12,
-        *("subagent", "hermes-subagent"),
+        *("subagent", "called-subagent"),
+    ),
+    (
+        "qwen subagent",
+        [("system", "You are a general-purpose subagent working for a parent agent. Complete"), ("user", "look")],
+        17,
+        *("subagent", "called-subagent"),
     ),
     (
         "gemini-cli compaction",
@@ -181,7 +187,7 @@ def test_openclaws_notes_behind_the_question_hide_nothing() -> None:
         ),
         ({"x-claude-code-agent-id": "ab12"}, 4, None, "subagent", "agent-id"),
         ({"x-session-id": "kid", "x-parent-session-id": "p"}, 4, None, "subagent", "agent-id"),
-        ({}, 4, "content-1", "subagent", "other-system-fewer-tools"),
+        ({}, 4, "content-1", "subagent", "other-system-and-tools"),
     ],
 )
 def test_headers_and_content_name_kinds(
