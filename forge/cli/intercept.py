@@ -84,12 +84,13 @@ def _carry_out(config: InterceptConfig) -> int:
 
 
 async def _until_signal(config: InterceptConfig) -> Ended:
-    """SIGTERM ends the program, closes its session and stops what was started."""
+    """SIGTERM, and a terminal that goes, end the program, close its session and stop what was started."""
     from forge.intercept.command import intercept
 
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         return await intercept(config, _say)
     except asyncio.CancelledError:

@@ -80,6 +80,6 @@ def _arguments(folder: Path, plan: Path, rules: Rules) -> list[str]:
     if (folder / SYSTEM_FILE).stat().st_size:  # for paths beside the policy's, on hosts that have some
         options["ssl_verify_upstream_trusted_ca"] = str(folder / SYSTEM_FILE)
     if rules.others is Others.BLOCK:  # else downloads pass here too
-        options["body_size_limit"] = str(Limits().body_bytes)
+        options["body_size_limit"] = str(Limits().answer_bytes)
     arguments = ["--listen-host", "127.0.0.1", "--listen-port", "0", "--scripts", str(environment.ADDON)]
     return [*arguments, *(word for name, value in options.items() for word in ("--set", f"{name}={value}"))]

@@ -122,12 +122,13 @@ async def waiting(folder: Path, engine: ScriptedEngine) -> AsyncIterator[tuple[P
         os.close(write)
 
 
-async def test_sigterm_ends_the_program_and_closes_the_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_ends_the_program_and_closes_the_session(tmp_path: Path, number: signal.Signals) -> None:
     async with ScriptedEngine() as engine, waiting(tmp_path, engine) as (running, folder):
         pid = json.loads((folder / "ready.json").read_text())["pid"]
         assert folder.stat().st_mode & 0o777 == 0o700
         assert (folder / "mitmproxy-ca.pem").stat().st_mode & 0o077 == 0
-        running.process.send_signal(signal.SIGTERM)
+        running.process.send_signal(number)
         await asyncio.wait_for(running.process.communicate(), WAIT_S)
         assert running.process.returncode == Exit.INTERRUPTED
         with pytest.raises(ProcessLookupError):
