@@ -27,7 +27,7 @@ class Messages:
     name: str = "messages"
     keepalive: bytes = b'event: ping\ndata: {"type":"ping"}\n\n'
     content_type_stream: str = "text/event-stream; charset=utf-8"
-    passes_break: bool = False
+    passes_break: bool = True
 
     def request(
         self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET

@@ -129,9 +129,13 @@ def _usage(usage: Usage) -> dict[str, Any]:
     """The engine's own counts: harnesses compact by them. What the cache gave is not counted as input."""
     details = usage.prompt_tokens_details or PromptDetails()
     read, made = details.cached_tokens or 0, details.created_cache_tokens or 0
-    return {
+    counts: dict[str, Any] = {
         "input_tokens": max(0, usage.prompt_tokens - read - made),
         "cache_creation_input_tokens": made,
         "cache_read_input_tokens": read,
         "output_tokens": usage.completion_tokens or 0,
     }
+    output = usage.completion_tokens_details
+    if output is not None and output.reasoning_tokens is not None:
+        counts["output_tokens_details"] = {"thinking_tokens": output.reasoning_tokens}
+    return counts

@@ -118,4 +118,4 @@ def _input(arguments: str) -> Any:
         msgspec.json.decode(arguments, type=dict[str, Raw])
         return Raw(arguments.encode())
     except UNREADABLE:
-        return {UNPARSED: arguments}
+        return {UNPARSED: {"raw": arguments}}

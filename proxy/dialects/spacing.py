@@ -13,13 +13,11 @@ from typing import Final
 
 import msgspec
 
-from forge.proxy.splice import UNREADABLE
-
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 def spaced(document: bytes) -> str:
-    """Raises one of ``UNREADABLE`` if it is no JSON."""
+    """Raises one of ``splice.UNREADABLE`` if it is no JSON."""
     made = msgspec.json.format(document, indent=0)
     return (_STRING.sub(_plain, made) if b"\\u" in made else made).decode()
 
@@ -29,7 +27,4 @@ def _plain(found: re.Match[bytes]) -> bytes:
     string = found.group()
     if b"\\u" not in string:
         return string
-    try:
-        return json.dumps(msgspec.json.decode(string, type=str), ensure_ascii=False).encode()
-    except (*UNREADABLE, UnicodeEncodeError):
-        return string
+    return json.dumps(msgspec.json.decode(string, type=str), ensure_ascii=False).encode()
