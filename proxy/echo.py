@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -166,11 +165,6 @@ def spoken(said: Turn) -> bytes:
     return digest([part[:3] if part and part[0] == "c" else part for part in said[1]])
 
 
-def chain(start: bytes, turns: Iterable[Turn]) -> list[bytes]:
-    """A digest of everything up to and with each turn."""
-    links: list[bytes] = []
-    link = start
-    for said in turns:
-        link = hashlib.blake2b(link + digest(said), digest_size=_SIZE).digest()
-        links.append(link)
-    return links
+def step(place: bytes, said: Turn) -> bytes:
+    """A digest of a whole history: of what came before a turn, and the turn."""
+    return hashlib.blake2b(place + digest(said), digest_size=_SIZE).digest()

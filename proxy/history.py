@@ -9,7 +9,7 @@ format, told apart by the member that holds the history.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +31,8 @@ SESSION_ENTRIES: Final = 4096
 """Requests remembered per session; the oldest are forgotten."""
 SHARED_ENTRIES: Final = 65536
 
-_members: Final = msgspec.json.Decoder(dict[str, Any])
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _FAILURES: Final = (*UNREADABLE, ValueError, OverflowError)
 
 
@@ -52,42 +53,56 @@ class Fingerprint:
 
 
 def fingerprint(body: bytes) -> Fingerprint | None:
-    """None for a body that is no JSON object with a history. One pass: each turn is hashed once."""
+    """None for a body that is no JSON object with a history. Each turn is read and hashed once, then let go."""
     try:
-        members = _members.decode(body)
-        name = next((name for name in TURNS if members.get(name) is not None), None)
+        raw = _members.decode(body)
+        name = next((name for name in TURNS if bytes(raw.get(name, b"null")) != b"null"), None)
         if name is None:
             return None
-        return _fingerprint(members, _turns(name, members))
+        history = raw.pop(name)
+        members = {member: msgspec.json.decode(value) for member, value in raw.items() if member not in VOLATILE}
+        return _fingerprint(members, _turns(name, history, members))
     except _FAILURES:
         return None
 
 
-def _fingerprint(members: dict[str, Any], turns: list[echo.Turn]) -> Fingerprint:
-    system = [echo.parts(_said(members.pop(name))) for name in SYSTEM if members.get(name) is not None]
-    start = echo.digest(system) if system else b""
-    prefixes = echo.chain(start, turns)
-    opening = next((at for at, said in enumerate(turns) if said[0] not in SYSTEM_ROLES), len(turns) - 1)
-    rest = {name: _unmarked(value) for name, value in members.items() if name not in VOLATILE}
+def _fingerprint(members: dict[str, Any], turns: Iterable[echo.Turn]) -> Fingerprint:
+    prompt = [echo.parts(_said(members.pop(name))) for name in SYSTEM if members.get(name) is not None]
+    place = start = echo.digest(prompt) if prompt else b""
+    system, prefixes = start, list[bytes]()
+    opening = first = b""
+    for said in turns:
+        place = echo.step(place, said)
+        prefixes.append(place)
+        if not first and said[0] in SYSTEM_ROLES:
+            system = place
+        elif not first:
+            opening, first = place, echo.digest(said)
+    rest = {name: _unmarked(value) for name, value in members.items()}
+    tools = rest.get("tools")
     return Fingerprint(
-        whole=echo.digest([(prefixes[-1] if prefixes else start).hex(), rest]),
+        whole=echo.digest([place.hex(), rest]),
         prefixes=prefixes,
-        system=echo.digest([system, turns[: max(0, opening)]]),
-        opening=prefixes[opening] if prefixes else start,
-        first=echo.digest(turns[opening]) if turns else b"",
-        tools=echo.digest(rest["tools"]) if rest.get("tools") else b"",
+        system=system,
+        opening=opening or place,
+        first=first,
+        tools=echo.digest(tools) if tools else b"",
     )
 
 
-def _turns(name: str, members: dict[str, Any]) -> list[echo.Turn]:
-    value = members.pop(name)
+def _turns(name: str, history: msgspec.Raw, members: dict[str, Any]) -> Iterator[echo.Turn]:
+    if bytes(history).startswith(b"["):
+        read = map(msgspec.json.decode, _items.decode(history))
+        yield from (said for said in map(echo.turn, read) if said is not None)
+        return
+    value = msgspec.json.decode(history)
     if name == "prompt" and isinstance(value, str):
         # Whole lines only are turns: the last line goes on in the request that continues this one.
         lines = value.splitlines(keepends=True)
         members[name] = "".join(lines[-1:])
-        return [["text", line] for line in lines[:-1]]
-    items = value if isinstance(value, list) else [value]
-    return [said for said in map(echo.turn, items) if said is not None]
+        yield from (["text", line] for line in lines[:-1])
+    elif (said := echo.turn(value)) is not None:
+        yield said
 
 
 def _unmarked(value: Any) -> Any:

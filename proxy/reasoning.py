@@ -137,7 +137,7 @@ def _given(messages: list[Raw], reasoning: Reasoning) -> tuple[bytes, dict[int, 
             if text is not None:
                 told = msgspec.json.encode(text)
                 given[at] = splice.rebuild({**splice.members(bytes(raw)), **dict.fromkeys(REASONING_MEMBERS, told)})
-        place = echo.chain(place, [said])[0]
+        place = echo.step(place, said)
     return place, given if spoke else None
 
 
