@@ -24,6 +24,7 @@ from forge.storage.dataset import Dataset
 from forge.tasks import Task
 
 RUN: Final = "check"
+DATA: Final = "data"
 
 
 class Checked(NamedTuple):
@@ -55,7 +56,7 @@ async def check(adapter: HarnessAdapter, say: Callable[[str], None], *, seconds:
         passed = facts.passed
         return Checked(facts, None if passed else folder)
     finally:
-        if passed:
+        if passed or not (folder / DATA).exists():  # what failed can be looked at
             shutil.rmtree(folder)
 
 
@@ -66,7 +67,7 @@ async def _facts(adapter: HarnessAdapter, say: Callable[[str], None], folder: Pa
             adapters=(adapter,),
             tasks=(TASK,),
             runner=find_runner("local"),
-            data=folder / "data",
+            data=folder / DATA,
             run_id=RUN,
             seconds=seconds,
             policy=policy.url,
