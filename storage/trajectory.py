@@ -124,7 +124,8 @@ class Placer:
             return JoinCause.EDITED  # the same ids, but other media or another model
         if nearest is not None and self._known[nearest].prompt_len == match.length == prompt_len:
             return self._known[nearest].cause  # the same prompt again: nothing new parted here
-        broken = nearest
+        # The reply that the prompt continues is the one whose ids parted, whoever else happens to share more of them.
+        broken = found.calls[-1] if found.calls else nearest
         while broken is not None:
             known = self._known[broken]
             if known.prompt_len <= match.length < known.total_len:
