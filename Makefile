@@ -12,7 +12,7 @@ READY  := $(VENV)/.ready
 FAST   := not (model or ray or harness or process or vllm)
 SLOW   := (model or ray or harness or process) and not vllm
 
-.PHONY: help setup demo test unit lint test-vllm test-harnesses lock docs clean
+.PHONY: help setup demo test unit lint test-vllm test-harnesses proof lock docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ test-harnesses: setup  ## Every real harness in every scenario (an hour, 3 GB of
 	rm -f .harness-facts.jsonl
 	FORGE_HARNESS_TESTS=all FORGE_MATRIX_RESULTS=$(CURDIR)/.harness-facts.jsonl $(BIN)/pytest -m harness
 	$(BIN)/python tests/harnesses/table.py .harness-facts.jsonl > docs/harness-matrix.md
+
+proof: setup  ## 10,000 sessions of an adversarial harness on real templates: no wrong token
+	FORGE_PROOF_SESSIONS=10000 $(BIN)/pytest tests/proof
 
 docs: setup  ## Write docs/dataset.md from the declared columns
 	$(BIN)/python docs/dataset.py > docs/dataset.md
