@@ -203,6 +203,7 @@ NEUTRAL: Final[Mapping[str, float]] = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
     "min_p": 0.0,
+    "best_of": 1.0,
 }
 SHAPING: Final = (
     *("logit_bias", "bad_words", "allowed_token_ids", "structured_outputs", "use_beam_search", "min_tokens"),

@@ -111,8 +111,6 @@ class DataPlane:
                 return await self._call(request, where)
 
     async def _call(self, request: web.BaseRequest, where: Route) -> web.StreamResponse:
-        if where.dialect not in DIALECTS:
-            raise Refused(501, "not_supported", f"{where.dialect} is not served yet; use /v1/chat/completions")
         if self._deps.draining:
             raise Refused(503, "draining", "this proxy is stopping")
         live, rule = self._door(request, where)
@@ -158,8 +156,9 @@ class DataPlane:
 
     def _refuse(self, where: Route, refused: Refused) -> web.Response:
         self._deps.metrics.refused.labels(refused.code).inc()
-        dialect = DIALECTS.get(where.dialect, DIALECTS["chat"])
-        body = dialect.error(refused.status, code=refused.code, message=refused.message, param=refused.param)
+        body = DIALECTS[where.dialect].error(
+            refused.status, code=refused.code, message=refused.message, param=refused.param
+        )
         response = web.Response(
             status=refused.status, body=body, headers=refused.headers, content_type="application/json"
         )

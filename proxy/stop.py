@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from forge.proxy.dialects.base import Dialect, Outgoing
+from forge.proxy.dialects.base import COMPLETIONS_PATH, Dialect, Outgoing
 from forge.proxy.engines.base import Engine
 
 
@@ -23,7 +23,10 @@ async def clean_stop(
     answer = dialect.answer(outgoing, engine=engine, call_id=call_id, created=created)
     text = f"The session's budget of {budget} is used up; it ends here."
     head = {"id": f"chatcmpl-{call_id}", "created": created, "model": outgoing.model_requested or "policy"}
-    made = _stream(head, text) if outgoing.stream else _whole(head, text)
+    if outgoing.path == COMPLETIONS_PATH:
+        made = _raw(head, text, stream=outgoing.stream)
+    else:
+        made = _stream(head, text) if outgoing.stream else _whole(head, text)
     pieces = [*answer.feed(made), *answer.finish()]
     kind = dialect.content_type_stream if outgoing.stream else "application/json"
     return web.Response(body=b"".join(piece.data for piece in pieces), headers={"Content-Type": kind})
@@ -37,6 +40,12 @@ def _whole(head: dict[str, Any], text: str) -> bytes:
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     return msgspec.json.encode(head | {"object": "chat.completion", "choices": [choice], "usage": _usage()})
+
+
+def _raw(head: dict[str, Any], text: str, *, stream: bool) -> bytes:
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": "stop"}
+    document = msgspec.json.encode(head | {"object": "text_completion", "choices": [choice], "usage": _usage()})
+    return b"data: " + document + b"\n\ndata: [DONE]\n\n" if stream else document
 
 
 def _stream(head: dict[str, Any], text: str) -> bytes:

@@ -63,7 +63,7 @@ CALLS: Final[tuple[Column, ...]] = (
     _key("kind_rule", "the rule that named the kind"),
     # what
     _key("messages_prefix_len", "messages taken from the parent's messages + response", pa.int32()),
-    _key("messages", "JSON array: the chat messages after that prefix, as the engine got them"),
+    _key("messages", "JSON array: the chat messages after that prefix, as the engine got them; none of a raw prompt"),
     Column("tools_hash", TEXT, "hash of the tools; null when there are none"),
     Column("tools", TEXT, "JSON array: the tools; null when they are the parent's"),
     Column("response", TEXT, "JSON object: the assistant message the engine gave"),

@@ -19,7 +19,8 @@ from typing import Self
 
 from aiohttp import web
 
-from tests.script import EOS, Chunk, Fault, Gate, Json, Served, Turn, WordTokenizer, cut, markup
+from tests.raw import RawAnswer, raw_events
+from tests.script import EOS, Chunk, Fault, Gate, Json, Served, Turn, WordTokenizer, cut, log_prob_of, markup
 
 __all__ = ["Fault", "Gate", "ScriptedEngine", "Served", "Turn", "WordTokenizer"]
 
@@ -187,7 +188,12 @@ class ScriptedEngine:
             return refused
         chunks = list(self._chunks(served))
         streaming = bool(served.json.get("stream")) and not fault.json_to_stream
-        events = self._events(served, chunks) if streaming else self._whole(served, chunks)
+        if served.path == "/v1/completions":
+            answer = RawAnswer(served, self.tokenizer, self._asks_ids(served), self.model)
+            gate = served.turn.gate or self.gate
+            events = raw_events(answer, chunks, gate, self._emit, self._usage, streaming=streaming)
+        else:
+            events = self._events(served, chunks) if streaming else self._whole(served, chunks)
         headers = {"Content-Type": "text/event-stream; charset=utf-8" if streaming else "application/json"}
         response = web.StreamResponse(headers=headers)
         if fault.silence:
@@ -264,9 +270,6 @@ class ScriptedEngine:
         room = self.max_model_len - len(served.prompt_ids)
         return cut(chunks, min(room, limit) if limit else room)
 
-    def _log_prob(self, token: int) -> float:
-        return -(token % 97 + 1) / 128
-
     def _log_prob_entry(self, token: int, request: Json) -> Json:
         piece = self.tokenizer.decode([token])
         wanted = int(request.get("top_logprobs") or 0)
@@ -277,7 +280,7 @@ class ScriptedEngine:
         ]
         return {
             "token": piece,
-            "logprob": self._log_prob(token),
+            "logprob": log_prob_of(token),
             "bytes": list(piece.encode()),
             "top_logprobs": top,
         }
@@ -292,7 +295,7 @@ class ScriptedEngine:
 
     def _emit(self, served: Served, ids: list[int]) -> None:
         served.output_ids += ids
-        served.log_probs += [self._log_prob(token) for token in ids]
+        served.log_probs += [log_prob_of(token) for token in ids]
 
     async def _events(self, served: Served, chunks: list[Chunk]) -> AsyncIterator[bytes]:
         """vLLM 0.32's stream. Asked for ids or log probs it also sends chunks with an empty delta."""

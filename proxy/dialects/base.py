@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from forge.proxy.engines.base import Ask, Engine
 
 CHAT_PATH: Final = "/v1/chat/completions"
+COMPLETIONS_PATH: Final = "/v1/completions"
 
 
 class Hold(IntEnum):

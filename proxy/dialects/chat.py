@@ -20,8 +20,9 @@ from forge.proxy.dialects.base import NO_TARGET, Answer, BadRequest, Hold, Outgo
 from forge.proxy.dialects.chat_history import fit
 from forge.proxy.dialects.hints import chat_hints
 from forge.proxy.dialects.overlay import decode_member, overlay, sampling
-from forge.proxy.engines.answers import as_stream, error_text
+from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Ask, Cut, Engine
+from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import Event, EventTooLarge, Splitter
 
 DONE: Final = b"[DONE]"

@@ -30,7 +30,7 @@ DISTRIBUTION: Final = frozenset(
 """What shapes the distribution: under a run's sampling the harness's own values do not reach the engine."""
 SAMPLING: Final = DISTRIBUTION | {
     *LIMITS,
-    *("n", "stop", "stop_token_ids", "ignore_eos", "logprobs", "top_logprobs", "reasoning_effort"),
+    *("n", "best_of", "echo", "stop", "stop_token_ids", "ignore_eos", "logprobs", "top_logprobs", "reasoning_effort"),
     *("response_format", "structured_outputs", "tool_choice", "parallel_tool_calls"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
 }

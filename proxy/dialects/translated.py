@@ -16,7 +16,8 @@ from msgspec import Raw
 from forge.proxy import splice
 from forge.proxy.dialects.base import Hold, Piece
 from forge.proxy.dialects.chat import BROKEN_OFF, DONE, last_event
-from forge.proxy.engines.answers import Message, as_stream, error_text
+from forge.proxy.engines.answers import Message, error_text
+from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import EventTooLarge, Splitter
 
 ABORT: Final = "abort"

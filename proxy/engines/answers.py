@@ -1,4 +1,4 @@
-"""Chat completion answers as the engines write them, read into ``Tokens``.
+"""Chat and raw completion answers as the engines write them, read into ``Tokens``.
 
 Owns the shape that vLLM set and others follow: ids beside the text, log probs under ``content``, prompt ids at the
 top or per choice. It must not know which engine it reads, nor repair anything: what is missing stays missing. The
@@ -7,7 +7,7 @@ one non-obvious fact: a chunk may hold several tokens, or tokens and no text, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -34,7 +34,20 @@ class TokenLogProb(msgspec.Struct):
 
 
 class ChoiceLogProbs(msgspec.Struct):
+    """Chat says ``content``; a raw completion says the rest."""
+
     content: list[TokenLogProb] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+    def entries(self) -> list[TokenLogProb]:
+        tops = self.top_logprobs or ()
+        named = [[Alternative(token, p) for token, p in (top or {}).items()] for top in tops]
+        raw = [
+            TokenLogProb(p, named[place] if place < len(named) else None)
+            for place, p in enumerate(self.token_logprobs or ())
+        ]
+        return [*(self.content or ()), *raw]
 
 
 class Function(msgspec.Struct):
@@ -70,6 +83,8 @@ class Choice(msgspec.Struct):
     index: int = 0
     message: Message | None = None
     delta: Message | None = None
+    text: str | None = None
+    """Of a raw completion."""
     logprobs: ChoiceLogProbs | None = None
     finish_reason: str | None = None
     token_ids: list[int] | None = None
@@ -88,25 +103,6 @@ class Answer(msgspec.Struct):
     model: str | None = None
     choices: list[Choice] | None = None
     usage: Usage | None = None
-    prompt_token_ids: list[int] | None = None
-    error: Any = None
-
-
-class _WholeChoice(msgspec.Struct):
-    message: dict[str, Any]
-    index: int = 0
-    logprobs: Any = None
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    weight_versions: Any = None
-
-
-class _Whole(msgspec.Struct):
-    choices: list[_WholeChoice] = []
-    id: str | None = None
-    created: int | None = None
-    model: str | None = None
-    usage: Any = None
     prompt_token_ids: list[int] | None = None
     error: Any = None
 
@@ -145,35 +141,6 @@ def read_stream(body: bytes) -> list[Tokens]:
     return _merge(answers)
 
 
-def as_stream(body: bytes) -> bytes:
-    """A whole body as the events it would have been: for engines that answer whole where a stream was asked. Raises
-    ``ValueError`` on a body that is no chat completion."""
-    try:
-        whole = msgspec.json.decode(body, type=_Whole)
-    except UNREADABLE as failure:
-        raise ValueError(f"not a chat completion: {failure}") from failure
-    if whole.error is not None:
-        return _event({"error": whole.error})
-    head = {"id": whole.id, "object": "chat.completion.chunk", "created": whole.created, "model": whole.model}
-    events: list[bytes] = []
-    for choice in whole.choices:
-        delta = {name: value for name, value in choice.message.items() if value is not None}
-        if isinstance(calls := delta.get("tool_calls"), list):
-            delta["tool_calls"] = [{"index": place} | call for place, call in enumerate(calls)]
-        chunk = msgspec.to_builtins(choice)
-        del chunk["message"]
-        events.append(
-            _event(head | {"choices": [chunk | {"delta": delta}], "prompt_token_ids": whole.prompt_token_ids})
-        )
-    if whole.usage is not None:
-        events.append(_event(head | {"choices": [], "usage": whole.usage}))
-    return b"".join(events) + b"data: [DONE]\n\n"
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
 class _Parts:
     """One choice as it grows."""
 
@@ -189,10 +156,12 @@ class _Parts:
     def add(self, choice: Choice) -> None:
         self.ids += choice.token_ids or ()
         if choice.logprobs is not None:
-            self.log_probs += choice.logprobs.content or ()
+            self.log_probs += choice.logprobs.entries()
         self.prompt_ids = choice.prompt_token_ids or self.prompt_ids
         self.spans = choice.weight_versions or self.spans
         self.finish = choice.finish_reason or self.finish
+        if choice.text is not None:
+            self.texts["content"] = self.texts.get("content", "") + choice.text
         message = choice.message or choice.delta
         if message is None:
             return
@@ -202,6 +171,12 @@ class _Parts:
                 self.texts[name] = self.texts.get(name, "") + text
         for place, call in enumerate(message.tool_calls or ()):
             self._add_call(call.index if call.index is not None else place, call)
+
+    def leave_echo(self) -> None:
+        """A raw completion that was asked to echo scores its prompt too: those are no log probs of what was sampled."""
+        prompt = len(self.prompt_ids or ())
+        if prompt and len(self.log_probs) == prompt + len(self.ids):
+            del self.log_probs[:prompt]
 
     def _add_call(self, index: int, part: ToolCall) -> None:
         function = {"name": "", "arguments": ""}
@@ -233,6 +208,8 @@ def _merge(answers: Iterable[Answer]) -> list[Tokens]:
         error = error if answer.error is None else error_text(answer.error)
         for choice in answer.choices or ():
             parts.setdefault(choice.index, _Parts()).add(choice)
+    for part in parts.values():
+        part.leave_echo()
     said = bool(parts)
     parts = parts or {0: _Parts()}
     return [
@@ -240,7 +217,7 @@ def _merge(answers: Iterable[Answer]) -> list[Tokens]:
             prompt_ids=_ids(part.prompt_ids or prompt_ids),
             output_ids=_ids(part.ids),
             output_log_probs=_log_probs(part.log_probs),
-            prompt_tokens=usage.prompt_tokens if usage else None,
+            prompt_tokens=_prompt_tokens(part, parts.values(), usage),
             completion_tokens=usage.completion_tokens if usage else None,
             finish_reason=part.finish,
             message=part.message() if said else {},
@@ -251,6 +228,15 @@ def _merge(answers: Iterable[Answer]) -> list[Tokens]:
         )
         for _, part in sorted(parts.items())
     ]
+
+
+def _prompt_tokens(part: _Parts, parts: Collection[_Parts], usage: Usage | None) -> int | None:
+    """The engine's count. Where a request held several prompts it is their sum: then this choice's own, where the ids
+    of all choices bear it out."""
+    if usage is None or not usage.prompt_tokens or len(parts) < 2 or not part.prompt_ids:
+        return usage.prompt_tokens if usage is not None else None
+    ids = sum(len(other.prompt_ids or ()) for other in parts)
+    return len(part.prompt_ids) if ids % usage.prompt_tokens == 0 else usage.prompt_tokens
 
 
 def error_text(error: Any) -> str:

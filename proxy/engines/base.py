@@ -138,7 +138,8 @@ class Engine(Protocol):
     wire: Wire
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
-        """``request`` holds the top-level members of the chat request, values as raw JSON."""
+        """``request`` holds the top-level members of the chat request, or of the raw completion's (which has a
+        ``prompt``), values as raw JSON."""
 
     def read_whole(self, body: bytes) -> list[Tokens]:
         """One entry per choice. Raises ``ValueError`` on a body that is not this engine's answer."""

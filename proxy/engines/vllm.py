@@ -1,4 +1,4 @@
-"""vLLM by URL: what its chat endpoint wants and gives (checked against 0.32), and how it loads new weights.
+"""vLLM by URL: what its chat and raw completions want and give (checked against 0.32), and how it loads new weights.
 
 The non-obvious facts, all from its serving code: a whole body writes every member, null where nothing was asked; a
 chunk writes ``token_ids`` and ``logprobs`` as null when not asked, the first one ``prompt_token_ids`` too; a chunk
@@ -40,14 +40,17 @@ class Vllm:
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
         members: dict[str, bytes] = {}
         cuts: tuple[Cut, ...] = ()
-        ids = asks(request, "return_token_ids")
-        log_probs = asks(request, "logprobs")
+        raw = "prompt" in request
+        # Asked for ids, it leaves the prompt's text out of an echo; asked for log probs, it scores the prompt.
+        echo = raw and asks(request, "echo")
+        ids = echo or asks(request, "return_token_ids")
+        log_probs = echo or asks(request, "logprobs")
         usage = not stream or asks_usage(request)
         if not ids:
             members["return_token_ids"] = b"true"
             cuts += self.id_cuts
         if not log_probs:
-            members["logprobs"] = b"true"
+            members["logprobs"] = b"0" if raw else b"true"
             cuts += (self.log_prob_cut,)
         if not usage:
             members["stream_options"] = b'{"include_usage":true}'
@@ -56,7 +59,7 @@ class Vllm:
             cuts,
             drop_usage_chunk=not usage,
             usage_members=self.usage_members,
-            drop_empty_chunks=self.empty_when_asked and not ids and not log_probs,
+            drop_empty_chunks=self.empty_when_asked and not raw and not ids and not log_probs,
         )
 
     def read_whole(self, body: bytes) -> list[Tokens]:

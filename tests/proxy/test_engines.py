@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from forge.proxy.engines import ENGINES
-from forge.proxy.engines.answers import as_stream
+from forge.proxy.engines.unstreamed import as_stream
 from tests.proxy.wire import chunk, stream, usage_chunk
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm-0.32.0"
