@@ -8,17 +8,20 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from forge.adapters.harnesses import find
 from forge.harness_check.check import check
 from forge.harness_check.facts import Facts, gather, keep, kept
 from forge.harness_check.policy import Served
 from forge.harness_check.table import failure
+from forge.harness_listing import entries, table
 from forge.run_report import SessionReport
 from forge.storage.errors import Exit
 from forge.storage.records import Call, SessionStatus
@@ -143,6 +146,22 @@ def test_the_last_check_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert kept("x") == facts
     next(tmp_path.rglob("x.json")).write_text("{}")
     assert kept("x") is None
+
+
+def test_the_list_tells_of_a_check_and_of_which_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGE_CACHE", str(tmp_path))
+    codex = find("codex")
+    shown = []
+    for version, rows in ((codex.version, ROWS), ("0.1", ROWS[:1])):
+        keep(gather(session(harness="codex"), version, rows, SERVED, []))
+        (entry,) = entries([codex])
+        assert (entry.checked_version, entry.passed, entry.installed) == (version, rows is ROWS, False)
+        console = Console(width=120, file=StringIO(), record=True)
+        console.print(table([entry]))
+        shown.append(console.export_text())
+    day = (entry.checked or "")[:10]
+    assert f"{day} passed" in shown[0]
+    assert f"{day} (0.1) failed" in shown[1], "an older version's check says so"
 
 
 def forge(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
