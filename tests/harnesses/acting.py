@@ -52,7 +52,7 @@ def ending(request: Json, text: str = DONE, reasoning: str | None = None) -> Tur
     """The last turn: plain text, or what ends the harness that takes none."""
     found = shell(request)
     if found is not None and "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT" in json.dumps(request["messages"][:2]):
-        return Turn(tool_calls=[run(request, SUBMIT)], reasoning=reasoning)
+        return Turn(text, tool_calls=[run(request, SUBMIT)], reasoning=reasoning)
     return Turn(text, reasoning=reasoning)
 
 
