@@ -66,7 +66,7 @@ async def _ask(deps: Deps, replica: Replica, question: bytes) -> bytes:
     finally:
         reply.close()
     if reply.status in (404, 405, 501):
-        raise Refused(501, "not_supported", f"the policy server has no {PATH}, so its tokens cannot be counted")
+        raise Refused(404, "not_supported", f"the policy server has no {PATH}, so its tokens cannot be counted")
     if reply.status != 200:
         said = read_error(reply.status, answer).message
         raise Refused(max(reply.status, 400), "count_failed", f"the policy server cannot count the tokens: {said}")
