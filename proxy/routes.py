@@ -99,7 +99,7 @@ def route(path: str, query: str = "") -> Route:
         return Route(Kind.COUNT, COUNTS[tail], session_id)
     if parts[:1] == [MODELS]:
         return Route(Kind.MODELS, dialect, session_id, probe=unquote("/".join(parts[1:])))
-    return Route(Kind.UNKNOWN, dialect, session_id)
+    return Route(Kind.UNKNOWN, CALLS.get(parts[0], dialect) if parts else dialect, session_id)
 
 
 def _bare(parts: list[str]) -> list[str]:
