@@ -77,7 +77,7 @@ async def test_what_is_recorded_of_a_call(tmp_path: Path) -> None:
             await answer.read()
     (row,) = calls(s.data)
     assert (row.dialect, row.harness, row.harness_version) == ("messages", "claude-code", "2.1.332")
-    assert (row.model_requested, row.trainable, row.attribution) == ("claude", True, "body")
+    assert (row.model_requested, row.trainable, row.error) == ("claude", True, None)
     edits = json.loads(row.edits or "[]")
     assert {"edit": "moved_image", "call_id": "a", "count": 1} in edits
     assert {"edit": "model", "asked": "claude", "sent": "policy"} in edits
