@@ -96,10 +96,9 @@ async def _session(
             called = await client.calls(ticket.session_id)
             status = SessionStatus.COMPLETED if called else SessionStatus.NO_CALLS
     except (asyncio.CancelledError, ForgeError) as error:
-        failed = isinstance(error, ForgeError)
+        status = SessionStatus.LAUNCH_FAILED if isinstance(error, BadInput) else SessionStatus.INTERRUPTED
         with suppress(TimeoutError, ForgeError):
             async with asyncio.timeout(CLOSE_S):
-                status = SessionStatus.LAUNCH_FAILED if failed else SessionStatus.INTERRUPTED
                 await client.close_session(ticket.session_id, status=status.value, reward=None)
         raise
     closed = await client.close_session(ticket.session_id, status=status.value, reward=None, exit_code=code)

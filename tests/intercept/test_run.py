@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from forge.storage.errors import BadInput, Exit
 from forge.storage.records import SessionStatus
 from forge.tasks import Grader, Task
 from tests.engine import ScriptedEngine, Turn
+from tests.harnesses.acting import tool_turn
 from tests.run.fake import FakeHarness, Seen
 
 SCRIPT = """
@@ -63,30 +63,20 @@ async def test_each_session_gets_its_own_calls(tmp_path: Path) -> None:
     assert seen.said.count("starting mitmproxy") == 1
 
 
-def act_once(request: dict[str, Any]) -> Turn:
-    """Ask for one shell command; after its result, say something and end."""
-    if any(message["role"] == "tool" for message in request["messages"]):
-        return Turn("Done.")
-    shells = {"exec_command": "cmd", "bash": "command"}
-    offered = {tool["function"]["name"] for tool in request.get("tools") or ()} & set(shells)
-    if not offered:
-        return Turn("no shell is offered")
-    tool = offered.pop()
-    return Turn(tool_calls=[(tool, json.dumps({shells[tool]: "echo hi > hello.txt"}, separators=(",", ":")))])
-
-
 @pytest.mark.harness
 async def test_real_harnesses(tmp_path: Path) -> None:
-    """A Rust and a Node program in the sandbox, with the CA in their HOME."""
+    """One for each wire: Rust, Node and Bun programs in the sandbox, with the CA in their HOME."""
+    names = {"codex": "responses", "pi": "chat", "claude-code": "messages", "gemini-cli": "gemini"}
     task = Task(id="hello", prompt="create hello.txt", grader=Grader(command="grep -qx hi hello.txt"))
-    async with ScriptedEngine(max_model_len=32768) as engine:
-        engine.default = act_once
-        adapters = (find("codex"), find("pi"))
+    async with ScriptedEngine(max_model_len=65536) as engine:
+        engine.default = tool_turn
+        adapters = tuple(find(name) for name in names)
         report = await run(settings(tmp_path, engine.url, adapters=adapters, tasks=(task,)), Seen())
     assert report.exit_code is Exit.OK, report
-    assert {(each.harness, each.status, each.calls, each.reward, each.rows) for each in report.sessions} == {
-        (name, SessionStatus.COMPLETED, 2, 1.0, 1) for name in ("codex", "pi")
+    assert {(each.harness, each.status, each.calls, each.reward) for each in report.sessions} == {
+        (name, SessionStatus.COMPLETED, 2, 1.0) for name in names
     }
+    assert {(call.harness, call.dialect) for call in Dataset(tmp_path).calls("r")} == set(names.items())
 
 
 def test_the_options() -> None:
