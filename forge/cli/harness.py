@@ -17,6 +17,7 @@ from forge.storage.errors import Unavailable, Untrainable
 if TYPE_CHECKING:
     from forge.adapters.harnesses.base import Launch
 
+COMMAND = Annotated[str | None, typer.Option(help="The command line, for the harness `command`.")]
 NAME = Annotated[str, typer.Argument(help="One of the names that `forge harness list` shows.")]
 
 
@@ -78,7 +79,7 @@ CHECK_EXAMPLE = "Example: forge harness check codex"
 
 def check(
     name: NAME,
-    command: Annotated[str | None, typer.Option(help="The command line, for the harness `command`.")] = None,
+    command: COMMAND = None,
     timeout: Annotated[float, typer.Option(help="Seconds after which the harness is ended.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="The facts as JSON.")] = False,
 ) -> None:
@@ -119,6 +120,7 @@ def launch(
     base_url: Annotated[str, typer.Option(help="What the harness calls; ends in /v1.")],
     api_key: Annotated[str, typer.Option(help="The session's key.")],
     prompt: Annotated[str, typer.Option(help="What the agent is asked.")],
+    command: COMMAND = None,
     model: Annotated[
         str, typer.Option(help="Model name it sends; keep it out of the harness's own catalogue.")
     ] = "policy",
@@ -138,7 +140,7 @@ def launch(
     from forge.adapters.harnesses.base import LaunchRequest
     from forge.adapters.harnesses.packages import cache_folder
 
-    adapter = find(name)
+    adapter = find(name, command)
     made = adapter.launch(
         LaunchRequest(
             base_url=base_url,

@@ -122,6 +122,7 @@ SERVED = [Served([1, 2], [3]), Served([1, 2, 3, 4], [5])]
     ],
 )
 def test_a_call_too_few_too_many_or_with_other_ids_is_seen(rows: list[Call], served: list[Served]) -> None:
+    """Field case 130: every accepted call ends in exactly one row."""
     assert gather(session(), "1", ROWS, SERVED, []).passed
     facts = gather(session(), "1", rows, served, [])
     assert not facts.same

@@ -110,6 +110,8 @@ def test_harnesses_are_listed_and_their_launch_is_told() -> None:
     assert told["argv"][-1] == "it's"
     assert "http://h/v1" in told["files"]["/home/agent/.pi/agent/models.json"]
     assert told["packages"] == ["node-24.19.0", "pi-1.6.0"]
+    asked_of_any = ("harness", "launch", "command", "--command", "mine {base_url} {prompt}", *asked[3:], "--json")
+    assert json.loads(forge(*asked_of_any).stdout)["argv"] == ["mine", "http://h/v1", "it's"]
     script = forge(*asked).stdout
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
 

@@ -109,6 +109,7 @@ pathlib.Path("made").write_text(str(len(first) / 10))
 
 
 async def test_several_harnesses_do_the_same_tasks_each_in_groups_of_its_own(served: Served) -> None:
+    """Field case 170: which sessions are compared is said, not guessed."""
     tasks = [replace(TASK, id=name, grader=Grader(command="cat made")) for name in ("a", "b")]
     adapters = (
         FakeHarness("call(); pathlib.Path('made').write_text('1')"),
