@@ -33,7 +33,7 @@ def shell(request: Json) -> tuple[str, dict[str, Any]] | None:
 
 
 def run(request: Json, command: str) -> tuple[str, str]:
-    """A call of the shell tool, its arguments in the compact form in which most harnesses write them back."""
+    """A call of the shell tool, its arguments spaced as models write them."""
     found = shell(request)
     assert found is not None, "no shell tool was offered"
     name, schema = found
@@ -41,7 +41,7 @@ def run(request: Json, command: str) -> tuple[str, str]:
     argument = next(name for name in ARGUMENTS if name in properties)
     value: Any = ["bash", "-c", command] if properties[argument].get("type") == "array" else command
     extra = {name: text for name, text in EXTRA.items() if name in schema.get("required", ())}
-    return name, json.dumps({argument: value} | extra, separators=(",", ":"))
+    return name, json.dumps({argument: value} | extra)
 
 
 def results(request: Json) -> int:
@@ -131,7 +131,7 @@ def _hand_over(request: Json) -> tuple[str, str]:
             arguments[field_name] = _kind(schema, json.dumps(request["tools"]))
         elif field_name in required:
             arguments[field_name] = "a small task"
-    return name, json.dumps(arguments, separators=(",", ":"))
+    return name, json.dumps(arguments)
 
 
 def _kind(schema: dict[str, Any], tools: str) -> str:

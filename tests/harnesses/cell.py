@@ -18,7 +18,7 @@ from forge.adapters.harnesses.packages import cache_folder
 from forge.runners import find as find_runner
 from forge.runners.base import Ending, Folders, Job, Mount
 from forge.storage.records import Call, CallKind, CallStatus, Sample
-from tests.engine import ScriptedEngine, Served
+from tests.engine import Json, ScriptedEngine, Served
 from tests.harnesses.acting import Script
 from tests.harnesses.scenarios import Scenario
 from tests.proxy.serving import QUICK, serving
@@ -29,6 +29,28 @@ SECONDS = 150.0
 SLOW_S = 3.0
 """How long the slow first token takes: several keepalives."""
 LIMITS = replace(QUICK, keepalive_s=0.5, retry_after_s=5.0, drain_s=1.0)
+
+
+class Templated(ScriptedEngine):
+    """Writes a call's arguments as vLLM and the models' templates do: read, and spaced anew, however they were sent."""
+
+    def render(self, request: Json) -> str:
+        return super().render(request | {"messages": [_spaced(message) for message in request["messages"]]})
+
+
+def _spaced(message: Json) -> Json:
+    calls = [
+        call | {"function": call["function"] | {"arguments": _arguments(call["function"]["arguments"])}}
+        for call in message.get("tool_calls") or ()
+    ]
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _arguments(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False)
+    except ValueError:
+        return text
 
 
 @dataclass(frozen=True)
@@ -93,7 +115,7 @@ async def through_proxy(
 ) -> Cell:
     """``options``: the proxy's."""
     script = scenario.script()
-    engine = ScriptedEngine(max_model_len=CONTEXT, strips_thinking=strips_thinking)
+    engine = Templated(max_model_len=CONTEXT, strips_thinking=strips_thinking)
     async with serving(tmp, engine, decoder=True, limits=LIMITS, **options) as s:
         s.engine.default = script
         ticket = await s.control.open_session(
@@ -108,7 +130,7 @@ async def through_proxy(
 async def direct(adapter: HarnessAdapter, scenario: Scenario, tmp: Path) -> Cell:
     """At the engine itself, for harnesses that speak chat."""
     script = scenario.script()
-    async with ScriptedEngine(max_model_len=CONTEXT) as engine:
+    async with Templated(max_model_len=CONTEXT) as engine:
         engine.default = script
         outcome = await _launch(adapter, tmp / "job", f"{engine.url}/v1", "none", script)
         return Cell(adapter.name, scenario.name, outcome, list(engine.served))
