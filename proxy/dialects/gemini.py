@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from forge.proxy import splice
-from forge.proxy.dialects.base import NO_TARGET, Answer, Outgoing, Overrides, Target
+from forge.proxy.dialects.base import NO_TARGET, Answer, BadRequest, Outgoing, Overrides, Target
 from forge.proxy.dialects.chat import prepare
 from forge.proxy.dialects.engine_errors import read_error
 from forge.proxy.dialects.gemini_answer import GeminiComposer
@@ -34,7 +34,10 @@ class Gemini:
     def request(
         self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
-        translated = translate(body, target)
+        try:
+            translated = translate(body, target)
+        except RecursionError as failure:
+            raise BadRequest("`contents` or a schema is nested too deeply to be read") from failure
         outgoing = prepare(
             splice.rebuild(translated.members),
             translated.members,

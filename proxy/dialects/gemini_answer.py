@@ -16,7 +16,7 @@ from msgspec import Raw
 from forge.proxy import splice
 from forge.proxy.dialects.base import Hold, Piece
 from forge.proxy.dialects.gemini_errors import error_body
-from forge.proxy.dialects.gemini_framing import Framing
+from forge.proxy.dialects.gemini_framing import BLANK, Framing
 from forge.proxy.dialects.gemini_signature import sign
 from forge.proxy.dialects.translated import Usage
 from forge.proxy.engines.answers import Message, ToolCall
@@ -67,6 +67,7 @@ class GeminiComposer:
 
     def take(self, delta: Message) -> None:
         """Raises ``ValueError`` on a piece of a call that has ended."""
+        before = len(self._pieces)
         reasoning = delta.reasoning if delta.reasoning is not None else delta.reasoning_content
         if reasoning:
             self._end_call()
@@ -78,6 +79,9 @@ class GeminiComposer:
             self._part({"text": text} | self._signature())
         for place, call in enumerate(delta.tool_calls or ()):
             self._grow(call.index if call.index is not None else place, call)
+        if len(self._pieces) == before and (reasoning or delta.tool_calls):
+            # Hidden thoughts and growing arguments can take minutes: their client must not think that nothing comes.
+            self._pieces.append(Piece(BLANK))
 
     def settle(self, finish: str, matched: str | None) -> None:
         self._end_call()

@@ -15,7 +15,7 @@ from google.genai import errors, types
 
 from forge.storage.records import Call
 from tests.engine import Fault, ScriptedEngine, Turn
-from tests.proxy.serving import QUICK, Serving, calls, serving
+from tests.proxy.serving import QUICK, Serving, calls, events, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class Aiohttp:DeprecationWarning")
 MODEL = "stub-model"
@@ -326,6 +326,31 @@ async def test_a_bad_key_is_refused(tmp_path: Path) -> None:
         assert (refused.value.code, refused.value.status) == (401, "UNAUTHENTICATED")
         await client.aio.aclose()
         client.close()
+
+
+@pytest.mark.parametrize("query", ["alt=sse&key=", "key="], ids=["events", "array"])
+async def test_a_key_in_the_query_and_a_used_up_budget(tmp_path: Path, query: str) -> None:
+    """As curl and older clients of Google's ask: the key opens the session and is kept nowhere."""
+    async with serving(tmp_path, implicit=False) as s:
+        ticket = await s.control.open_session(budgets={"calls": 1})
+        s.engine.script(Turn("Hello there"))
+        url = f"{s.proxy.base_url}beta/models/{MODEL}:streamGenerateContent?{query}{ticket.api_key}"
+        said = []
+        for _ in range(2):
+            async with s.http.post(url, json={"contents": "hi"}) as answer:
+                assert answer.status == 200
+                body = await answer.text()
+                chunks = events(body) if "sse" in query else json.loads(body)
+            answers = [types.GenerateContentResponse.model_validate(chunk) for chunk in chunks]
+            assert candidate(answers[-1]).finish_reason is types.FinishReason.STOP
+            said.append("".join(part.text or "" for chunk in answers for part in parts_of(chunk)))
+        assert said[0] == "Hello there"
+        assert "budget of calls" in said[1]
+        assert len(s.engine.served) == 1
+        written = b"".join(path.read_bytes() for path in s.data.rglob("*") if path.is_file())
+        assert ticket.api_key.encode() not in written
+    (row,) = calls(s.data)
+    assert (row.dialect, row.session_id, row.trainable) == ("gemini", ticket.session_id, True)
 
 
 async def test_keepalives_say_nothing(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ def start(dialect: str = "gemini", *, streamed: bool = True, **members: Any) -> 
 def read(pieces: list[Piece]) -> list[dict[str, Any]]:
     """Every event, as Google's readers take it: one line of data each, and the SDK's own type."""
     found = []
-    for event in text(pieces).split(b"\n\n")[:-1]:
+    for event in text(pieces).split(b"\n\n"):
+        if not event:
+            continue
         assert event.startswith(b"data: ")
         assert len(event.decode().splitlines()) == 1
         found.append(json.loads(parse(event + b"\n\n").data or b""))
@@ -82,7 +84,9 @@ def test_pieces_go_out_as_they_come_and_a_call_waits_for_the_journal() -> None:
         chunk({}, "tool_calls"),
     ]
     given = [[(piece.hold, read([piece])) for piece in got.feed(stream(step, done=False))] for step in steps]
-    assert [[hold for hold, _ in step] for step in given] == [[], [Hold.NOTHING], [], [], [Hold.DATA], [Hold.DATA]]
+    nothing = [Hold.NOTHING]
+    assert [[hold for hold, _ in step] for step in given] == [[], nothing, nothing, nothing, [Hold.DATA], [Hold.DATA]]
+    assert [len(found) for step in given for _, found in step] == [1, 0, 0, 1, 1]  # a growing call is a sign of life
     made = [
         part["functionCall"]
         for step in given
@@ -115,6 +119,8 @@ def test_thoughts_are_shown_where_asked_and_always_signed_on_the_first_part_behi
     shown = parts(read(run(start(**THINK), body)))
     assert [part["text"] for part in shown if part.get("thought")] == ["I ", "think", "more"]
     hidden = parts(read(run(start(), body)))
+    signs_of_life = text(run(start(), body)).split(b"data: ")[0]
+    assert signs_of_life == b"\n\n" * 2
     assert hidden == [part for part in shown if not part.get("thought")]
     assert [signed(part["thoughtSignature"]) if "thoughtSignature" in part else None for part in hidden] == [
         "I think",

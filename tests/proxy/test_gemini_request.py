@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forge.proxy.dialects.base import BadRequest, Outgoing, Overrides, Target
@@ -527,3 +527,49 @@ def test_any_other_signature_is_no_error(signature: str) -> None:
 def test_names_are_respelt_as_protobuf_does() -> None:
     names = ("inline_data", "inlineData", "top_p", "_private", "a__b")
     assert [camel(name) for name in names] == ["inlineData", "inlineData", "topP", "_private", "a__b"]
+
+
+MEMBERS = """contents parts role text thought thoughtSignature inlineData fileData functionCall functionResponse name id
+    args response output mimeType data fileUri systemInstruction tools functionDeclarations parameters mode
+    parametersJsonSchema toolConfig functionCallingConfig allowedFunctionNames generationConfig topK maxOutputTokens
+    stopSequences candidateCount thinkingConfig responseMimeType responseSchema type properties items enum nullable
+    propertyOrdering anyOf responseModalities"""
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["user", "model", "image/png", "STRING"])
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(MEMBERS.split()), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200)
+@given(
+    st.dictionaries(
+        st.sampled_from(["contents", "tools", "toolConfig", "generationConfig", "systemInstruction"]), JSON, max_size=3
+    )
+)
+def test_any_request_is_served_or_refused_by_name(body: dict[str, Any]) -> None:
+    said = refusal({"contents": [HI]} | body)
+    assert said is None or "`" in said or "Multiple candidates" in said
+
+
+@pytest.mark.parametrize("depth", [200, 300, 900, 5000])
+def test_a_schema_is_served_or_too_deep(depth: int) -> None:
+    deep = b'{"items":' * depth + b"{}" + b"}" * depth
+    declared = b'[{"functionDeclarations":[{"name":"f","parameters":' + deep + b"}]}]"
+    said = refusal(b'{"contents":"hi","tools":' + declared + b"}")
+    assert said is None or "deep" in said or "recursion depth" in said
+
+
+def refusal(request: Any) -> str | None:
+    try:
+        send("gemini", request, target=M)
+    except BadRequest as refused:
+        return str(refused)
+    return None
