@@ -8,6 +8,7 @@ nothing turns off; its start takes most of its time; a longer event of its recor
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -47,6 +48,7 @@ RECORD: Final = f"{STATE}/agents/main/agent/openclaw-agent.sqlite"
 EVENTS: Final = "SELECT event_json, event_zstd FROM transcript_events ORDER BY created_at, session_id, seq"
 PROMPT: Final = ("input", "cacheRead", "cacheWrite")
 """Of its usage: what makes up the prompt."""
+GRACE_S: Final = 60
 OFF: Final = ("web_fetch", "web_search")
 """Tools that reach outside."""
 
@@ -70,7 +72,7 @@ class OpenClaw(HarnessAdapter):
                 f"--config={config}",
                 f"--state-dir={state}",
                 f"--cwd={request.workspace}",
-                f"--timeout={max(1, int(request.seconds))}",
+                f"--timeout={_own_limit(request)}",
                 "--",
                 request.prompt,
             ),
@@ -113,6 +115,11 @@ def _events(found: Sequence[Sequence[Any]]) -> Iterator[dict[str, Any]]:
             yield event
 
 
+def _own_limit(request: LaunchRequest) -> int:
+    """Later than the runner's, which then says how the session ended."""
+    return math.ceil(request.seconds) + GRACE_S
+
+
 def _config(request: LaunchRequest) -> str:
     model = {
         "id": request.model,
@@ -127,6 +134,7 @@ def _config(request: LaunchRequest) -> str:
         "baseUrl": request.base_url,
         "apiKey": request.api_key,
         "api": "openai-responses",
+        "timeoutSeconds": _own_limit(request),  # else a server that is silent for two minutes is asked again
         "models": [model],
     }
     config: dict[str, Any] = {

@@ -108,7 +108,8 @@ def _config(request: LaunchRequest) -> str:
     provider = {
         "npm": "@ai-sdk/openai-compatible",  # within the program: nothing is fetched
         "name": "forge",
-        "options": {"baseURL": request.base_url, "apiKey": request.api_key},
+        # Without a limit of its own for an answer to begin, which would have it generated twice: the runner's stands.
+        "options": {"baseURL": request.base_url, "apiKey": request.api_key, "headerTimeout": False},
         "models": {request.model: model},
     }
     config: dict[str, Any] = {

@@ -24,7 +24,7 @@ Say: TypeAlias = Callable[[str], None]
 """Takes one line of progress."""
 
 INSTALL_LIMIT_S = 1800
-"""The largest package is 142 MB; a slow line gets half an hour before it is called dead."""
+"""The largest download is 190 MB; a slow line gets half an hour before it is called dead."""
 
 
 def cache_folder() -> Path:

@@ -46,7 +46,9 @@ def test_opencode_joins_the_words_to_the_prompt(prompt: str) -> None:
 def test_openclaw_knows_its_limits() -> None:
     (model,) = config("openclaw")["models"]["providers"]["forge"]["models"]
     assert (model["contextWindow"], model["maxTokens"]) == (8192, 2048)
-    assert config("openclaw")["models"]["providers"]["forge"]["api"] == "openai-responses"
+    provider = config("openclaw")["models"]["providers"]["forge"]
+    assert provider["api"] == "openai-responses"
+    assert provider["timeoutSeconds"] > request().seconds, "the runner's limit comes first"
 
 
 @pytest.mark.parametrize("name", ["claude-code", "gemini-cli"])
