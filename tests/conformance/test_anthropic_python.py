@@ -12,6 +12,7 @@ import anthropic
 import pytest
 from anthropic import AsyncAnthropic
 from anthropic.types import Message, MessageParam, ToolParam
+from pydantic import BaseModel
 
 from tests.engine import Fault, ScriptedEngine, Turn
 from tests.proxy.serving import Serving, calls, serving
@@ -186,3 +187,25 @@ async def test_unknown_betas_and_members_are_taken(tmp_path: Path) -> None:
         (served,) = s.engine.served
         assert not any(name.lower().startswith("anthropic") for name in served.headers)
         assert "never_heard_of" not in json.dumps(served.json)
+
+
+class Answer(BaseModel):
+    count: int
+    names: list[str]
+
+
+async def test_structured_output(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s, sdk(s) as client:
+        s.engine.script(Turn('{"count": 1, "names": ["漢"]}'))
+        answer = await client.messages.parse(messages=HI, output_format=Answer, **ASK)
+        assert answer.parsed_output == Answer(count=1, names=["漢"])
+        form = s.engine.served[0].json["response_format"]
+        assert form["type"] == "json_schema"
+        assert form["json_schema"]["schema"]["properties"].keys() == {"count", "names"}
+
+
+async def test_models_are_listed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s, sdk(s) as client:
+        models = [model.id async for model in client.models.list()]
+        assert models == ["policy"]
+        assert (await client.models.retrieve("policy")).id == "policy"
