@@ -60,6 +60,7 @@ TURN = {"session_id": "s", "thread_id": "t2", "request_kind": "turn"}
             {"first_user": "Runtime: agent=main | sessionId=0f1e2d3c-aaaa-bbbb-cccc-000000000000 | x"},
             *("openclaw", None, "0f1e2d3c-aaaa-bbbb-cccc-000000000000", "body", None),
         ),
+        ({"User-Agent": "GeminiCLI-tui/0.61.0/m (linux; x64)"}, {}, "gemini-cli", "0.61.0", None, "body", None),
         ({"User-Agent": "OpenAI/JS 5.1"}, {}, None, None, None, "body", None),
         ({"session-id": "x" * 300}, {}, None, None, None, "header", None),
     ],
