@@ -471,6 +471,7 @@ def turns(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
     return found
 
 
+@settings(max_examples=40)
 @given(turns())
 def test_every_turn_extends_the_one_before_and_every_result_has_its_call(session: list[list[dict[str, Any]]]) -> None:
     earlier: list[dict[str, Any]] = []
@@ -499,6 +500,7 @@ def snake(value: Any) -> Any:
     }
 
 
+@settings(max_examples=40)
 @given(turns())
 def test_both_spellings_say_the_same(session: list[list[dict[str, Any]]]) -> None:
     body = {
@@ -548,7 +550,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from(["contents", "tools", "toolConfig", "generationConfig", "systemInstruction"]), JSON, max_size=3
