@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 STREAM_TYPE: Final = "text/event-stream"
 BODY_TYPES: Final = (STREAM_TYPE, "application/json")
+UNKNOWN_TO_IT: Final = (401, 407)
+"""Statuses by which a server refuses our key: the harness has none of it, and cannot mend it."""
 LEFT: Final = "the client left before the end"
 CALL_HEADER: Final = "X-Forge-Call-Id"
 
@@ -148,21 +150,28 @@ class Exchange:
         return await self._give_body(status)
 
     async def _chunks(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
-        """The engine's bytes; keepalives to a streaming client while there are none."""
+        """The engine's bytes; keepalives to a streaming client that gets none, also where the engine talks and nothing
+        of it is for the client yet."""
         while True:
-            wait = self.limits.end_s if answer.complete else self.limits.keepalive_s
+            wait = self.limits.end_s if answer.complete else await self._keep_alive()
             try:
                 async with asyncio.timeout(wait):
                     chunk = await reply.chunk()
             except TimeoutError:
                 if answer.complete:
                     return
-                if self.delivery.started:
-                    await self.delivery.write(self.dialect.keepalive)
                 continue
             if not chunk:
                 return
             yield chunk
+
+    async def _keep_alive(self) -> float | None:
+        """Sends a keepalive if one is due; gives the seconds until the next one. None where there is no stream."""
+        if not self.delivery.started:
+            return None
+        if self.delivery.silent_s >= self.limits.keepalive_s:
+            await self.delivery.write(self.dialect.keepalive)
+        return self.limits.keepalive_s - self.delivery.silent_s
 
     def _answer(self) -> Answer:
         assert self.asking.replica is not None
@@ -172,6 +181,8 @@ class Exchange:
 
     async def _engine_error(self, reply: Reply) -> web.StreamResponse:
         """The engine's own error, with its status and words."""
+        if reply.status in UNKNOWN_TO_IT:
+            return await self._fail(self._unknown(reply))
         body = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
         self.recording.data(body)
         if reply.status < 400:
@@ -182,6 +193,12 @@ class Exchange:
         await self._close(CallStatus.ERROR, body[:ERROR_TEXT].decode(errors="replace"))
         passed = {"Retry-After": reply.headers["Retry-After"]} if "Retry-After" in reply.headers else {}
         return await self._give_body(reply.status, passed)
+
+    def _unknown(self, reply: Reply) -> Failed:
+        """Its words are left out: they are about our key, and some servers quote it."""
+        url = self.asking.replica.url if self.asking.replica else ""
+        message = f"the policy server {url} does not take the proxy's own key ({reply.status}); see --upstream-key-file"
+        return Failed(502, "upstream_unauthorized", message)
 
     def _foreign(self, reply: Reply) -> Failed:
         url = f"{self.asking.replica.url if self.asking.replica else ''}{self.outgoing.path}"

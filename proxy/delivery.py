@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Sequence
 
 from aiohttp import web
@@ -29,6 +30,7 @@ class Delivery:
         self._response: web.StreamResponse | None = None
         self._held: list[bytes] = []
         self._sent = 0
+        self._wrote = time.monotonic()
         self._sha = hashlib.sha256()
 
     def total(self) -> tuple[int, str]:
@@ -37,6 +39,11 @@ class Delivery:
         for data in self._held:
             sha.update(data)
         return self._sent + sum(map(len, self._held)), sha.hexdigest()
+
+    @property
+    def silent_s(self) -> float:
+        """Since the client last got anything."""
+        return time.monotonic() - self._wrote
 
     @property
     def started(self) -> bool:
@@ -49,6 +56,7 @@ class Delivery:
         except ConnectionError as error:
             raise ClientLeft from error
         self._response = response
+        self._wrote = time.monotonic()
 
     async def give(self, pieces: Sequence[Piece]) -> None:
         """Raises ``ClientLeft``, and ``JournalFull`` where a piece would have to go out unrecorded."""
@@ -96,6 +104,7 @@ class Delivery:
         assert self._response is not None
         self._sha.update(data)
         self._sent += len(data)
+        self._wrote = time.monotonic()
         try:
             async with asyncio.timeout(self._write_s):
                 await self._response.write(data)

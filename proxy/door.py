@@ -8,10 +8,14 @@ is handed over.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -65,6 +69,34 @@ class Door(web.RequestHandler):
 
     def end(self) -> None:
         self._serving = False
+
+    def log_exception(self, *args: Any, **details: Any) -> None:
+        """Without the request's own bytes: a malformed header may be a key."""
+        error = details.get("exc_info")
+        log.warning("a request could not be read: %s", type(error).__name__ if error is not None else args[:1])
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP never reaches a route; the answer quotes none of it."""
+        self.log_exception(exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun")
+        error = {
+            "message": "this request could not be read",
+            "type": "bad_request",
+            "param": None,
+            "code": "bad_request",
+        }
+        response = web.Response(
+            status=status, body=msgspec.json.encode({"error": error}), content_type="application/json"
+        )
+        response.force_close()
+        return response
 
     def _stop(self) -> None:
         if self._timer is not None:
