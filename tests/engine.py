@@ -299,6 +299,11 @@ class ScriptedEngine:
 
     async def _events(self, served: Served, chunks: list[Chunk]) -> AsyncIterator[bytes]:
         """vLLM 0.32's stream. Asked for ids or log probs it also sends chunks with an empty delta."""
+        if served.turn.fault.raw is not None:
+            for piece in served.turn.fault.raw:
+                await (served.turn.gate or self.gate).passed()
+                yield piece
+            return
         asked = self._asks_ids(served)
         head: Json = {
             "id": f"chatcmpl-{len(self.served)}",
@@ -331,6 +336,9 @@ class ScriptedEngine:
             yield b"data: [DONE]\n\n"
 
     async def _whole(self, served: Served, chunks: list[Chunk]) -> AsyncIterator[bytes]:
+        if served.turn.fault.raw is not None:
+            yield b"".join(served.turn.fault.raw)
+            return
         finish: str | None = None
         gate = served.turn.gate or self.gate
         for chunk in chunks:

@@ -107,6 +107,8 @@ class Fault:
     """A whole JSON body where a stream was asked."""
     no_finish: bool = False
     no_done: bool = False
+    raw: Sequence[bytes] | None = None
+    """These pieces, in place of the body that its turn would give; the gate lets them out one by one."""
     no_ids: bool = False
     no_log_probs: bool = False
 
