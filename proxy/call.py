@@ -20,7 +20,7 @@ from aiohttp import web
 from forge.proxy.asking import ERROR_TEXT, Asking, Failed
 from forge.proxy.config import Limits
 from forge.proxy.delivery import ClientLeft, Delivery
-from forge.proxy.dialects.base import Answer, Dialect, Outgoing
+from forge.proxy.dialects.base import BROKEN_OFF, UNREADABLE_ANSWER, Answer, Dialect, Outgoing
 from forge.proxy.metrics import Metrics
 from forge.proxy.recorder import Recording
 from forge.proxy.upstream import BrokeOff, Reply, Silent
@@ -298,4 +298,6 @@ def _ended(answer: Answer, broken: str | None) -> tuple[CallStatus, str | None]:
         return CallStatus.ABORTED, "the policy server aborted the generation"
     if answer.complete:
         return CallStatus.OK, None
+    if broken is None and answer.error is not None and not answer.error.startswith((BROKEN_OFF, UNREADABLE_ANSWER)):
+        return CallStatus.ERROR, answer.error
     return CallStatus.TRUNCATED, broken or answer.error or "the answer has no end mark"

@@ -14,6 +14,9 @@ from typing import Any, Final, Protocol
 from forge.proxy.engines.base import Ask, Engine
 
 CHAT_PATH: Final = "/v1/chat/completions"
+BROKEN_OFF: Final = "the policy server's answer broke off before its end"
+UNREADABLE_ANSWER: Final = "the policy server's answer cannot be read"
+"""An answer's error where the engine said nothing of one: its row is ``truncated``. Where it did, ``error``."""
 COMPLETIONS_PATH: Final = "/v1/completions"
 
 

@@ -16,7 +16,18 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.dialects.base import NO_TARGET, Answer, BadRequest, Hold, Outgoing, Overrides, Piece, Target
+from forge.proxy.dialects.base import (
+    BROKEN_OFF,
+    NO_TARGET,
+    UNREADABLE_ANSWER,
+    Answer,
+    BadRequest,
+    Hold,
+    Outgoing,
+    Overrides,
+    Piece,
+    Target,
+)
 from forge.proxy.dialects.chat_history import fit
 from forge.proxy.dialects.hints import chat_hints
 from forge.proxy.dialects.overlay import decode_member, overlay, sampling
@@ -26,7 +37,6 @@ from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import Event, EventTooLarge, Splitter
 
 DONE: Final = b"[DONE]"
-BROKEN_OFF: Final = "the policy server's answer broke off before its end"
 
 
 class Chat:
@@ -133,7 +143,7 @@ class WholeAnswer:
         try:
             body, found = self._cutter.cut(body)
         except splice.UNREADABLE as failure:
-            self.error = f"the policy server's answer cannot be read: {failure}"
+            self.error = f"{UNREADABLE_ANSWER}: {failure}"
             return (Piece(error_body(code="upstream_error", message=self.error), Hold.CLOSE),)
         finishes = [choice.finish_reason for choice in found.choices or ()]
         self.finish_reason = next((finish for finish in finishes if finish), None)

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.dialects.base import Hold, Piece
-from forge.proxy.dialects.chat import BROKEN_OFF, DONE, last_event
+from forge.proxy.dialects.base import BROKEN_OFF, UNREADABLE_ANSWER, Hold, Piece
+from forge.proxy.dialects.chat import DONE, last_event
 from forge.proxy.engines.answers import Message, error_text
 from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import EventTooLarge, Splitter
@@ -136,8 +136,10 @@ class Streamed:
         try:
             for event in Splitter().feed(as_stream(body)):
                 self._take(event.data)
-        except (ValueError, EventTooLarge) as failure:
+        except EventTooLarge as failure:
             self._fail(str(failure))
+        except ValueError as failure:
+            self._fail(f"{UNREADABLE_ANSWER}: {failure}")
 
     def _take_rest(self) -> None:
         """The end of a stream without its last empty line, or a whole body where a stream was due."""
@@ -161,7 +163,7 @@ class Streamed:
             for choice in chunk.choices or ():
                 self._take_choice(choice)
         except (*splice.UNREADABLE, ValueError) as failure:
-            self._fail(f"the policy server's answer cannot be read: {failure}")
+            self._fail(f"{UNREADABLE_ANSWER}: {failure}")
 
     def _take_choice(self, choice: _Choice) -> None:
         if choice.index != 0 or self.finish_reason is not None:

@@ -60,6 +60,8 @@ def spoken(wire: str, body: bytes) -> tuple[str, Any]:
 
 def failed(wire: str, body: bytes) -> bool:
     """Whether the stream's last event is this format's error."""
+    if wire == "gemini":  # its SDKs look for an error that is no event
+        return b'"error":' in body.rpartition(b"\n\n{")[2] + body.rpartition(b"data: ")[2]
     last = documents(body)[-1]
     kinds = {"responses": ("response.failed", "error"), "messages": ("error",)}
     return last.get("type") in kinds[wire] if wire in kinds else "error" in last
