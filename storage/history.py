@@ -20,6 +20,9 @@ THINK: Final = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 REASONING_FIELDS: Final = ("reasoning", "reasoning_content", "thinking")
 SUMMARY_MIN_CHARS: Final = 16
 """A compaction's text shorter than this proves nothing when it is found in a later prompt."""
+THINKING_HEAD: Final = 4
+"""Ids from a reply's beginning within which it parts from its echo if its thinking is gone: an opening mark and a
+line end stand in an empty thought too, and the mark may be the prompt's. Text that is tokenised anew parts later."""
 GAP_FILLERS: Final = 2
 """Messages a harness may put in the place of those it drops (a summary and an acknowledgement)."""
 
@@ -60,6 +63,15 @@ class Continued:
     thinking_kept: bool = True
     moved: bool = False
     """The last message before the reply is not there any more: notes of a harness's own that it moves or replaces."""
+
+
+class Broken(NamedTuple):
+    """Where the ids of a prompt part from an earlier call's."""
+
+    call: int
+    """The call inside whose output they do."""
+    at: int
+    """Output ids in common; below 0 where they part a little before it."""
 
 
 class History:
@@ -107,6 +119,15 @@ class History:
                 return Continued(tuple(calls), moved=True)
         return Continued()
 
+    def twins(self, said: Said, call: int) -> list[int]:
+        """The calls with the prompt of this one whose reply a prompt repeats in its place as text: where a template
+        shows no thinking, the ids of several replies are the same, and only the text tells which was used."""
+        place = len(self._said[call].keys)
+        if place >= len(said.keys):
+            return []
+        calls = self._whole.get(said.whole[place], [])
+        return calls if calls or said.keys[place].thinks else self._spoken.get(said.spoken[place], [])
+
     def goes_on(self, said: Said, call: int) -> bool:
         """Do more replies follow in the prompt after this call's?"""
         return any(key.assistant for key in said.keys[len(self._said[call].keys) + 1 :])
@@ -115,17 +136,15 @@ class History:
         reply = self._said[call].reply
         return reply is not None and reply.thinks
 
-    def cause(self, said: Said, found: Continued, nearest: int | None, broken: int | None) -> JoinCause:
-        """Why a prompt is no exact continuation.
-
-        ``nearest`` shares the longest run of ids with it, ``broken`` is the call inside whose output the ids part.
-        """
+    def cause(self, said: Said, found: Continued, nearest: int | None, broken: Broken | None) -> JoinCause:
+        """Why a prompt is no exact continuation. ``nearest`` shares the longest run of ids with it."""
         if found.calls and not self.goes_on(said, found.calls[0]):
             if found.moved or all(self._said[call].tools != said.tools for call in found.calls):
                 return JoinCause.EDITED
-            if not found.thinking_kept or (broken is not None and self.thinks(broken)):
-                return JoinCause.THINKING_STRIPPED
-            return JoinCause.RETOKENIZED
+            stripped = not found.thinking_kept
+            if broken is not None:
+                stripped = broken.at < THINKING_HEAD and self.thinks(broken.call)
+            return JoinCause.THINKING_STRIPPED if stripped else JoinCause.RETOKENIZED
         before = self._said[nearest] if nearest is not None else None
         if self._has_new_summary(said, before):
             return JoinCause.COMPACTED

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from forge.storage.history import Continued, History, Said
+from forge.storage.history import THINKING_HEAD, Broken, Continued, History, Said
 from forge.storage.prefixes import Edge, Match, PrefixTree
 from forge.storage.records import Call, JoinCause
 
@@ -72,7 +72,7 @@ class Placer:
         exact = self._exact(match, call.model_served, media)
         parent, prefix, cause = exact, match.length, None
         if exact is not None:
-            self.used.add(exact)
+            self.used.update((exact, *self._history.twins(said, exact)))
             prefix = self._known[exact].total_len
         # An exact parent may lie further back than the reply that the prompt continues: ids and text go on beyond it.
         if exact is None or (match.length > prefix and self._history.goes_on(said, exact)):
@@ -125,13 +125,17 @@ class Placer:
         if nearest is not None and self._known[nearest].prompt_len == match.length == prompt_len:
             return self._known[nearest].cause  # the same prompt again: nothing new parted here
         # The reply that the prompt continues is the one whose ids parted, whoever else happens to share more of them.
-        broken = found.calls[-1] if found.calls else nearest
-        while broken is not None:
-            known = self._known[broken]
-            if known.prompt_len <= match.length < known.total_len:
-                break
-            broken = known.exact
-        return self._history.cause(said, found, nearest, broken)
+        continued = found.calls[-1] if found.calls else nearest
+        return self._history.cause(said, found, nearest, self._broken(continued, match.length))
+
+    def _broken(self, call: int | None, length: int) -> Broken | None:
+        """The call of this one's exact history inside whose output a prompt of ``length`` common ids parts from it."""
+        while call is not None:
+            known = self._known[call]
+            if known.prompt_len - THINKING_HEAD < length < known.total_len:
+                return Broken(call, length - known.prompt_len)
+            call = known.exact
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,15 +35,16 @@ class ScriptedEngine:
         max_model_len: int = 4096,
         key: str | None = None,
         embedded: bool = False,
-        strips_thinking: bool = False,
+        like_qwen: bool = False,
     ) -> None:
         self.model = model
         self.max_model_len = max_model_len
         self.key = key
         self.embedded = embedded
         """Says its weights' digest, as our embedded server does."""
-        self.strips_thinking = strips_thinking
-        """Its template drops the thinking before the last user's text, unless asked to keep it, as Qwen3.6's does."""
+        self.like_qwen = like_qwen
+        """Its template is like Qwen3.6's: it writes arguments anew, and drops the thinking before the last user's text
+        unless asked to keep it."""
         self.tokenizer = WordTokenizer()
         self.gate = Gate()
         self.turns: deque[Turn] = deque()
@@ -145,15 +146,16 @@ class ScriptedEngine:
 
     def render(self, request: Json) -> str:
         """The chat template: tools in a system block, tool calls and reasoning as markup; append-only, unless it
-        ``strips_thinking``."""
+        is ``like_qwen``."""
         parts = []
         kept = (request.get("chat_template_kwargs") or {}).get("preserve_thinking") is True
         asked = max((n for n, m in enumerate(request["messages"]) if m["role"] == "user"), default=0)
         if request.get("tools"):
             parts.append(f"<|im_start|>tools\n{json.dumps(request['tools'], sort_keys=True)}<|im_end|>\n")
         for place, message in enumerate(request["messages"]):
-            thinks = not self.strips_thinking or kept or place > asked
-            parts.append(f"<|im_start|>{message['role']}\n{markup(message, thinks=thinks)}<|im_end|>\n")
+            thinks = not self.like_qwen or kept or place > asked
+            text = markup(message, thinks=thinks, anew=self.like_qwen)
+            parts.append(f"<|im_start|>{message['role']}\n{text}<|im_end|>\n")
         return "".join(parts) + "<|im_start|>assistant\n"
 
     # Generation

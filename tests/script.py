@@ -162,8 +162,9 @@ def log_prob_of(token: int) -> float:
     return -(token % 97 + 1) / 128
 
 
-def markup(message: Json, *, thinks: bool = True) -> str:
-    """A message as the template writes it; with its thinking, what the engine sampled for it is the same text."""
+def markup(message: Json, *, thinks: bool = True, anew: bool = False) -> str:
+    """A message as the template writes it; with its thinking, what the engine sampled for it is the same text.
+    ``anew``: arguments are read and written again, as a template does that gets them as values."""
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content)
@@ -172,8 +173,15 @@ def markup(message: Json, *, thinks: bool = True) -> str:
     for call in message.get("tool_calls") or ():
         function = call["function"]
         head = f'{{"name": {json.dumps(function["name"])}, "arguments": '
-        text += f"<tool_call>\n{head}{function['arguments']}}}\n</tool_call>"
+        text += f"<tool_call>\n{head}{_anew(function['arguments']) if anew else function['arguments']}}}\n</tool_call>"
     return str(text)
+
+
+def _anew(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments))
+    except ValueError:
+        return arguments
 
 
 def cut(chunks: list[Chunk], limit: int) -> list[Chunk]:

@@ -111,11 +111,11 @@ class Cell:
 
 
 async def through_proxy(
-    adapter: HarnessAdapter, scenario: Scenario, tmp: Path, *, strips_thinking: bool = False, **options: Any
+    adapter: HarnessAdapter, scenario: Scenario, tmp: Path, *, like_qwen: bool = False, **options: Any
 ) -> Cell:
     """``options``: the proxy's."""
     script = scenario.script()
-    engine = Templated(max_model_len=CONTEXT, strips_thinking=strips_thinking)
+    engine = Templated(max_model_len=CONTEXT, like_qwen=like_qwen)
     async with serving(tmp, engine, decoder=True, limits=LIMITS, **options) as s:
         s.engine.default = script
         ticket = await s.control.open_session(

@@ -73,7 +73,7 @@ async def session(tmp_path: Path, goes_on: Callable[[Launch], Launch], mode: His
     adapter = find(goes_on.__name__)
     adapter.install(cache_folder(), print)
     scenario = Scenario("several prompts", lambda: Script(policy))
-    cell = await through_proxy(Longer(adapter, goes_on), scenario, tmp_path, strips_thinking=True, history=mode)  # type: ignore[arg-type]
+    cell = await through_proxy(Longer(adapter, goes_on), scenario, tmp_path, like_qwen=True, history=mode)  # type: ignore[arg-type]
     assert len(cell.calls) == 3 * (1 + len(MORE))
     assert cell.check(scenario) == []
     return cell

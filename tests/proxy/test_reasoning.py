@@ -214,15 +214,15 @@ def like_hermes(message: Json) -> Json:
 def script(engine: ScriptedEngine, turns: int) -> None:
     for n in range(turns):
         engine.script(
-            Turn("", reasoning=f"look {n}", tool_calls=[("ls", '{"n":1}')]),
-            Turn("", reasoning=f"look again {n}", tool_calls=[("ls", '{"n":1}')]),
+            Turn("", reasoning=f"look {n}", tool_calls=[("ls", '{"n": 1}')]),
+            Turn("", reasoning=f"look again {n}", tool_calls=[("ls", '{"n": 1}')]),
             Turn(f"done {n}", reasoning=f"say so {n}"),
         )
 
 
 async def rows(tmp_path: Path, mode: HistoryMode, echo: Any, turns: int = 4) -> int:
     """Training rows of a session of ``turns`` user turns with three calls each."""
-    async with serving(tmp_path, ScriptedEngine(strips_thinking=True), history=mode) as s:
+    async with serving(tmp_path, ScriptedEngine(like_qwen=True), history=mode) as s:
         script(s.engine, turns)
         ticket = await s.control.open_session()
         harness = Harness(s, ticket.api_key, echo)
@@ -254,7 +254,7 @@ def without_reasoning(items: list[Json]) -> list[Json]:
 async def responses_rows(tmp_path: Path, mode: HistoryMode, echo: Any, turns: int = 3) -> int:
     """As ``rows``, over the responses wire; the session says the mode, the proxy another."""
     other = next(one for one in HistoryMode if one is not mode)
-    async with serving(tmp_path, ScriptedEngine(strips_thinking=True), history=other) as s:
+    async with serving(tmp_path, ScriptedEngine(like_qwen=True), history=other) as s:
         script(s.engine, turns)
         ticket = await s.control.open_session(history=mode.value)
         headers = {"Authorization": f"Bearer {ticket.api_key}"}

@@ -27,8 +27,8 @@ STATE = {"role": "user", "content": "now: 7 files are open"}
 class Talk:
     """One session: a template, and the calls made so far."""
 
-    def __init__(self, *, strips_thinking: bool = False) -> None:
-        self.engine = ScriptedEngine(strips_thinking=strips_thinking)
+    def __init__(self, *, like_qwen: bool = False) -> None:
+        self.engine = ScriptedEngine(like_qwen=like_qwen)
         self.calls: list[Call] = []
 
     def ask(self, messages: list[Json], reply: Json, *, kind: str = CallKind.MAIN, **members: Any) -> Json:
@@ -111,6 +111,20 @@ def test_openclaws_retry_is_told_by_the_reply_that_moved_along() -> None:
     assert discarded(talk.tree) == {1}
 
 
+def test_retries_that_differ_in_their_thoughts_alone() -> None:
+    """Field case 165: where a template shows no thinking, the text tells which was used, though the ids are another's;
+    where that is gone too nobody can tell, and none is thrown away."""
+    for shown in ("say so", None):
+        talk = Talk()
+        talk.ask([SYSTEM, GO], says("done", thinks="be brief" if shown is None else None))
+        told = talk.ask([SYSTEM, GO], says("done", thinks="say so"), retry_of="c0")
+        talk.engine.like_qwen = True
+        history = [SYSTEM, GO, told if shown else says("done"), GO]
+        talk.ask(history, says("again"))
+        assert talk.used()[1]
+        assert 1 not in discarded(talk.tree)
+
+
 def test_hermes_drops_its_thinking() -> None:
     """Field cases 92, 156: on any template each of its turns is a break."""
     talk = Talk()
@@ -127,7 +141,7 @@ def test_hermes_drops_its_thinking() -> None:
 
 def test_a_template_strips_what_the_harness_kept() -> None:
     """Field cases 156, 157, 158: a break at each user's turn, not at each call."""
-    talk = Talk(strips_thinking=True)
+    talk = Talk(like_qwen=True)
     first = talk.ask([SYSTEM, GO], says(call="{}", thinks="look first"))
     second = talk.ask([SYSTEM, GO, first, result()], says("done", thinks="say so"))
     third = talk.ask([SYSTEM, GO, first, result(), second, GO], says("again", thinks="and again"))
@@ -144,6 +158,26 @@ def test_pi_writes_arguments_its_own_way() -> None:
     first["tool_calls"][0]["function"]["arguments"] = '{"a":1}'
     talk.ask([SYSTEM, GO, first, result()], says("done"))
     assert talk.causes() == ["root", "retokenized"]
+    assert talk.used() == [True, False]
+
+
+def test_arguments_after_a_thought_are_no_thought() -> None:
+    """Claude Code's wire has arguments as values: they are written anew, and part behind a thought that stands."""
+    talk = Talk()
+    first = talk.ask([SYSTEM, GO], says(call='{"a":1}', thinks="look first"))
+    first["tool_calls"][0]["function"]["arguments"] = '{"a": 1}'
+    talk.ask([SYSTEM, GO, first, result()], says("done"))
+    assert talk.causes() == ["root", "retokenized"]
+
+
+def test_an_empty_thought_in_place_of_one_is_a_stripped_one() -> None:
+    """Field case 158: the template writes the marks, and nothing between them."""
+    talk = Talk()
+    first = talk.ask([SYSTEM, GO], says("done", thinks="say so"))
+    shown = first | {"content": "<think></think>done"}
+    del shown["reasoning"]
+    talk.ask([SYSTEM, GO, shown, GO], says("again"))
+    assert talk.causes() == ["root", "thinking_stripped"]
     assert talk.used() == [True, False]
 
 
