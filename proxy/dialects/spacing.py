@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 def spaced(document: bytes) -> str:
