@@ -55,6 +55,15 @@ def codex(launch: Launch) -> Launch:
     )
 
 
+def claude_code(launch: Launch) -> Launch:
+    """Continues its last conversation for each."""
+    program, *flags = launch.argv[:-2]
+    again = [[program, "--continue", *flags, "--", prompt] for prompt in MORE]
+    return replace(
+        launch, argv=("bash", "-c", "; ".join(f"{join(argv)} < /dev/null" for argv in [launch.argv, *again]))
+    )
+
+
 @dataclass(frozen=True)
 class Longer:
     """An adapter whose launch goes on after its first prompt."""
@@ -70,7 +79,7 @@ class Longer:
 
 
 async def session(tmp_path: Path, goes_on: Callable[[Launch], Launch], mode: HistoryMode) -> Cell:
-    adapter = find(goes_on.__name__)
+    adapter = find(goes_on.__name__.replace("_", "-"))
     adapter.install(cache_folder(), print)
     scenario = Scenario("several prompts", lambda: Script(policy))
     cell = await through_proxy(Longer(adapter, goes_on), scenario, tmp_path, like_qwen=True, history=mode)  # type: ignore[arg-type]
@@ -79,7 +88,7 @@ async def session(tmp_path: Path, goes_on: Callable[[Launch], Launch], mode: His
     return cell
 
 
-@pytest.mark.parametrize("goes_on", [pi, codex])
+@pytest.mark.parametrize("goes_on", [pi, codex, claude_code])
 async def test_rows_per_session(tmp_path: Path, goes_on: Callable[[Launch], Launch]) -> None:
     """Field cases 156, 157, 169: a row per prompt as sent, one in all if thinking is kept."""
     sent = await session(tmp_path / "sent", goes_on, HistoryMode.AS_SENT)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forge.storage.frames import Open
+from forge.storage.trajectory import build
 from tests.engine import Gate, Turn
 from tests.proxy.serving import WAIT_S, Serving, calls, serving
 
@@ -155,6 +156,24 @@ async def test_a_subagent_that_outlives_its_harness(tmp_path: Path) -> None:
         assert done.calls.statuses["late"] >= 1
         ok = [row for row in calls(s.data) if row.status == "ok"]
         assert [row.agent_id for row in ok][:2] == [None, "ab"]
+
+
+async def test_a_compaction_stays_in_its_session(tmp_path: Path) -> None:
+    """Field cases 115, 168: its first turn is another, so no prefix finds it; the harness's own id does."""
+    summary = "hello.txt was made and holds hi; nothing is left to do."
+    asked = "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary"
+    async with serving(tmp_path) as s:
+        ids = {"User-Agent": "codex_exec/0.171.0", "session-id": "x"}
+        s.engine.script(Turn("ok"), Turn(summary), Turn("done"))
+        await ask(s, history(MAIN, "go"), tools=tools(4), headers=ids)
+        await ask(s, history(MAIN, "go", "ok", asked), headers=ids)
+        await ask(s, history(MAIN, f"Another model began. Its summary: {summary}"), tools=tools(4), headers=ids)
+        rows = calls(s.data)
+        assert [(row.kind, row.kind_rule) for row in rows] == [
+            *(("main", "default"), ("compaction", "codex-compact"), ("main", "default"))
+        ]
+        assert len({row.session_id for row in rows}) == 1
+        assert [node.placement.join_cause for node in build(rows).nodes][-1] == "compacted"
 
 
 async def test_a_retry_is_linked_though_its_echo_changed(tmp_path: Path) -> None:
