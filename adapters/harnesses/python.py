@@ -8,6 +8,7 @@ on ``sys.path`` for this one process, so that nothing of it leaks into the progr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -17,7 +18,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from forge.adapters.harnesses.packages import Package, client
 from forge.storage.errors import Unavailable
@@ -60,7 +61,12 @@ class Interpreter(Package):
         copy = into / self.program
         copy.parent.mkdir(parents=True)
         shutil.copy2(binary, copy)
-        shutil.copytree(library, into / library.relative_to(base), ignore=shutil.ignore_patterns(*NOT_COPIED))
+        shutil.copytree(
+            library,
+            into / library.relative_to(base),
+            ignore=shutil.ignore_patterns(*NOT_COPIED),
+            ignore_dangling_symlinks=True,
+        )
         modules, files = _probe(binary)
         for path in files:
             if path.is_relative_to(base) and not path.is_relative_to(library) and path != binary and not _system(path):
@@ -87,12 +93,12 @@ class Environment(Package):
 
     start: str
     """Python source that starts the program."""
-    python: ClassVar[Interpreter] = PYTHON
 
     @property
     def folder(self) -> str:
-        """Compiled dependencies fit one minor version of Python."""
-        return f"{self.name}-{self.version}-py{sys.version_info.major}{sys.version_info.minor}"
+        """Compiled dependencies fit one minor version of Python, and another lock is another install."""
+        made_from = hashlib.sha256(self.lock.read_bytes() + self.start.encode()).hexdigest()[:8]
+        return f"{self.name}-{self.version}-py{sys.version_info.major}{sys.version_info.minor}-{made_from}"
 
     @property
     def lock(self) -> Path:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def pins(name: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("package", ENVIRONMENTS, ids=lambda package: package.name)
 def test_a_lock_pins_every_package_by_hash_and_names_no_place(package: Environment) -> None:
-    text = (LOCKS / f"{package.name}.txt").read_text()
+    text = package.lock.read_text()
     name, _, version = package.requirement.partition("==")
     assert pins(package.name)[name] == {version}
     assert package.version == version
@@ -43,9 +44,15 @@ def test_no_lock_holds_a_compromised_release(package: Environment) -> None:
         assert not pins(package.name).get(name, set()) & set(versions)
 
 
-def test_a_folder_is_named_after_the_python_that_its_libraries_fit() -> None:
+def test_another_python_lock_or_start_is_another_folder() -> None:
+    package = ENVIRONMENTS[0]
     ours = f"py{sys.version_info.major}{sys.version_info.minor}"
-    assert {package.folder for package in ENVIRONMENTS} == {f"{p.name}-{p.version}-{ours}" for p in ENVIRONMENTS}
+    assert re.fullmatch(f"{package.name}-{package.version}-{ours}-[0-9a-f]{{8}}", package.folder)
+    assert package.folder == replace(package).folder
+    assert package.folder != replace(package, start="pass").folder
+    assert package.folder != replace(package, name=ENVIRONMENTS[1].name).folder.replace(
+        ENVIRONMENTS[1].name, package.name
+    )
 
 
 def test_a_fixed_run_path_becomes_a_relative_one(tmp_path: Path) -> None:
