@@ -32,7 +32,7 @@ class Thread:
     agent: str | None = None
     model: str = "m"
     tools: list[Any] | None = field(default_factory=tools)
-    done: set[JoinCause] = field(default_factory=set)
+    done: list[JoinCause] = field(default_factory=list)
     """What was done to the history since its last call; empty: it was only extended."""
     clean: bool = True
     """Nothing was ever done to it before that."""
@@ -93,7 +93,7 @@ class Adversary:
         if (taken := self._pending.pop(id(thread), None)) is not None:
             self.truth.used.add(taken)
         self._cause(thread, self.calls[-1])
-        thread.clean, thread.done, thread.taken = thread.clean and not thread.done, set(), False
+        thread.clean, thread.done, thread.taken = thread.clean and not thread.done, [], False
         return number, reply
 
     def _log_probs(self, count: int) -> Any:
@@ -180,7 +180,7 @@ class Adversary:
             call["function"]["arguments"] = json.dumps(dict(keys), separators=(",", ":"), ensure_ascii=False)
             call["id"] = call["id"].replace("_", "")
         # Key order is kept by templates that write the object as it is: other text, the same call.
-        thread.done |= {JoinCause.RETOKENIZED} if any(True for _ in _tool_calls(thread)) else set()
+        thread.done += [JoinCause.RETOKENIZED] if any(True for _ in _tool_calls(thread)) else []
 
     def repair(self, thread: Thread) -> None:
         calls = list(_tool_calls(thread))
@@ -198,7 +198,7 @@ class Adversary:
         for message in replies:
             del message["reasoning"]
         if replies:
-            thread.done.add(JoinCause.THINKING_STRIPPED)
+            thread.done.append(JoinCause.THINKING_STRIPPED)
             self._pending.pop(id(thread), None)
 
     def drop_answer(self, thread: Thread) -> None:
@@ -236,7 +236,7 @@ class Adversary:
         summary = str(reply.message["content"])
         thread.messages = [thread.messages[0], {"role": "user", "content": f"So far: {summary}"}]
         self._pending.pop(id(thread), None)
-        thread.done.add(JoinCause.COMPACTED)
+        thread.done.append(JoinCause.COMPACTED)
         thread.clean = thread.clean and len(summary) >= SUMMARY_MIN
 
     def restart(self, thread: Thread) -> None:
@@ -294,7 +294,7 @@ class Adversary:
         thread.clean = False
 
     def _edited(self, thread: Thread) -> None:
-        thread.done.add(JoinCause.EDITED)
+        thread.done.append(JoinCause.EDITED)
         self._pending.pop(id(thread), None)
 
 

@@ -113,8 +113,14 @@ def _row_is_true(row: Sample, by_id: dict[str, list[Call]], trained: Counter[tup
 
 
 def _uses_are_true(played: Adversary, done: Derivation) -> None:
-    """No reply that the harness built on is taken for a discarded retry."""
-    used = {(played.calls[n].call_id, played.calls[n].choice) for n in played.truth.used}
+    """No reply that the harness built on is taken for a discarded retry, but where the template wrote another reply to
+    the same prompt into the next one, id for id: two that differ in what it leaves out, or not at all."""
+    used = {(played.calls[n].call_id, played.calls[n].choice): n for n in played.truth.used}
+    prompts = [call.prompt_ids.tobytes() for call in played.calls]
     for each in done.excluded:
-        if each.reason == Untrainable.DISCARDED_RETRY:
-            assert (each.call_id, each.choice) not in used, f"{each.call_id} was used, and is thrown away"
+        number = used.get((each.call_id, each.choice))
+        if number is None or each.reason != Untrainable.DISCARDED_RETRY:
+            continue
+        siblings = [call for n, call in enumerate(played.calls) if n != number and prompts[n] == prompts[number]]
+        written = [s for s in siblings if any(later.startswith(whole(s).tobytes()) for later in prompts)]
+        assert written, f"{each.call_id} was used, and is thrown away"
