@@ -14,7 +14,6 @@ pytestmark = pytest.mark.harness
 
 FAILURES = {
     400: ("BadRequestError", "invalid_request_error"),
-    401: ("AuthenticationError", "authentication_error"),
     404: ("NotFoundError", "not_found_error"),
     429: ("RateLimitError", "rate_limit_error"),
     500: ("InternalServerError", "api_error"),

@@ -127,7 +127,6 @@ async def test_images(tmp_path: Path) -> None:
     ("status", "kind", "name"),
     [
         (400, anthropic.BadRequestError, "invalid_request_error"),
-        (401, anthropic.AuthenticationError, "authentication_error"),
         (404, anthropic.NotFoundError, "not_found_error"),
         (429, anthropic.RateLimitError, "rate_limit_error"),
         (500, anthropic.InternalServerError, "api_error"),
