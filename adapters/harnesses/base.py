@@ -111,6 +111,11 @@ def origin(base_url: str) -> str:
     return base_url.removesuffix("/v1")
 
 
+def no_command(prompt: str) -> str:
+    """``prompt`` for a harness that takes a first word with a slash for a command of its own."""
+    return f" {prompt}" if prompt.startswith("/") else prompt
+
+
 def inside(folder: str, *parts: str) -> str:
     return str(PurePosixPath(folder, *parts))
 

@@ -24,6 +24,7 @@ from forge.adapters.harnesses.base import (
     json_lines,
     last,
     line_files,
+    no_command,
     origin,
     tokens,
 )
@@ -82,7 +83,7 @@ class ClaudeCode(HarnessAdapter):
                 "--output-format=json",
                 "--dangerously-skip-permissions",
                 "--",
-                request.prompt,
+                no_command(request.prompt),
             ),
             env={
                 "ANTHROPIC_BASE_URL": origin(request.base_url),

@@ -21,6 +21,7 @@ from forge.adapters.harnesses.base import (
     Limits,
     inside,
     line_files,
+    no_command,
     origin,
     tokens,
     whole_json,
@@ -60,7 +61,7 @@ class GeminiCli(HarnessAdapter):
                 "--skip-trust",
                 f"--model={request.model}",
                 "--output-format=json",
-                f"--prompt={request.prompt}",
+                f"--prompt={no_command(request.prompt)}",
             ),
             env={
                 "GEMINI_API_KEY": request.api_key,

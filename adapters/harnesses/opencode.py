@@ -1,9 +1,9 @@
 """OpenCode, the native program out of its npm package; speaks chat completions over SSE.
 
-The non-obvious facts, tried with this version: a prompt with a blank in it is put in quotes, but for words given one by
-one it puts the blanks between them itself; the first session without a title asks the model for one; every folder of
-configuration is turned into an npm project with a package from the registry, unless it looks like one that has it;
-its record is a SQLite file, most of which is still in the write-ahead log at its end.
+The non-obvious facts, tried with this version: it puts an argument with a blank in it into quotes and breaks down over
+one that is a number, so that only standard input brings a prompt unchanged; a session without a title asks the model
+for one; every folder of configuration is turned into an npm project with a package from the registry, unless it looks
+like one that has it; its record is a SQLite file, most of which is still in the write-ahead log at its end.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ PACKAGE: Final = Npm(
     node=NODE,
 )
 FOLDER: Final = ".config/opencode"
+PROMPT: Final = ".forge/prompt"
 RECORD: Final = ".local/share/opencode/opencode.db"
 MESSAGES: Final = "SELECT data FROM message ORDER BY time_created, id"
 PLUGIN: Final = {"dependencies": {"@opencode-ai/plugin": PACKAGE.version}}
@@ -58,13 +59,15 @@ class OpenCode(HarnessAdapter):
     def launch(self, request: LaunchRequest) -> Launch:
         return Launch(
             argv=(
+                "/bin/sh",
+                "-c",
+                'exec "$@" < "$0"',
+                inside(request.home, PROMPT),
                 inside(request.installs, PACKAGE.folder, PACKAGE.program),
                 "run",
                 "--auto",
                 "--format=json",
                 "--title=forge",
-                "--",
-                *request.prompt.split(" "),
             ),
             env={
                 "OPENCODE_DISABLE_AUTOUPDATE": "1",
@@ -75,6 +78,7 @@ class OpenCode(HarnessAdapter):
             },
             files={
                 f"{FOLDER}/opencode.json": _config(request),
+                PROMPT: request.prompt,
                 **{path: msgspec.json.encode(what).decode() for path, what in INSTALLED.items()},
             },
             cwd=request.workspace,

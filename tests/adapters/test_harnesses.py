@@ -40,7 +40,7 @@ def test_every_launch_keeps_the_rules(name: str) -> None:
     assert adapter.name == name
     assert launch.cwd == "/workspace"
     assert launch.limits.seconds == 60
-    assert launch.argv[0].startswith("/opt/forge/")
+    assert any(word.startswith("/opt/forge/") for word in launch.argv)
     assert not any(KEY in word for word in launch.argv), "other users see command lines"
     assert not any(path.startswith("/") or ".." in path for path in launch.files)
     assert not {"PATH", "HOME", "TMPDIR", "LANG", "TERM"} & set(launch.env), "the runner sets these"
@@ -70,11 +70,12 @@ def test_pi_knows_its_limits() -> None:
 @pytest.mark.parametrize("name", sorted(HARNESSES))
 @given(prompt=st.text(min_size=1, max_size=30))
 def test_a_prompt_is_never_an_option(name: str, prompt: str) -> None:
-    argv = HARNESSES[name].launch(request(prompt)).argv
-    if "--" in argv:
-        assert " ".join(argv[argv.index("--") + 1 :]).lstrip(" ") == prompt.lstrip(" ")
-    else:
-        assert re.fullmatch(r"--[a-z]+= ?" + re.escape(prompt), argv[-1], re.DOTALL)
+    launch = HARNESSES[name].launch(request(prompt))
+    if "--" in launch.argv:
+        assert launch.argv[-2] == "--"
+        assert launch.argv[-1].lstrip(" ") == prompt.lstrip(" ")
+    elif prompt not in launch.files.values():
+        assert re.fullmatch(r"--[a-z]+= ?" + re.escape(prompt), launch.argv[-1], re.DOTALL)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,16 @@ def config(name: str) -> Any:
 
 
 def test_claude_code_knows_one_model_and_its_limits() -> None:
+    """Field cases 105, 114: no nonce in the system prompt, and the true context."""
     env = find("claude-code").launch(request(model="policy")).env
     assert {value for key, value in env.items() if "MODEL" in key} == {"policy"}
     assert (env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"], env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"]) == ("8192", "2048")
+    assert env["CLAUDE_CODE_ATTRIBUTION_HEADER"] == "0"
     assert "Bash" not in config("claude-code")["permissions"]["deny"]
 
 
 def test_opencode_knows_its_limits_and_makes_no_side_call() -> None:
+    """Field case 114: it compacts by the context it was told of."""
     told = config("opencode")
     assert told["provider"]["forge"]["models"]["policy"]["limit"] == {"context": 8192, "output": 2048}
     assert told["model"] == told["small_model"] == "forge/policy"
@@ -36,14 +39,20 @@ def test_opencode_knows_its_limits_and_makes_no_side_call() -> None:
 
 
 @given(prompt=st.text(min_size=1, max_size=30))
-def test_opencode_joins_the_words_to_the_prompt(prompt: str) -> None:
-    argv = find("opencode").launch(request(prompt)).argv
-    words = argv[argv.index("--") + 1 :]
-    assert " ".join(words) == prompt
-    assert not any(" " in word for word in words), "it would put quotes around it"
+def test_opencode_reads_the_prompt_as_it_is(prompt: str) -> None:
+    launch = find("opencode").launch(request(prompt))
+    file = launch.argv[launch.argv.index('exec "$@" < "$0"') + 1]
+    assert launch.files[file.removeprefix("/home/agent/")] == prompt
+
+
+@pytest.mark.parametrize("name", ["claude-code", "gemini-cli"])
+def test_a_prompt_is_no_command_of_the_harness(name: str) -> None:
+    words = [find(name).launch(request(prompt)).argv[-1].removeprefix("--prompt=") for prompt in ("/help", "no /help")]
+    assert words == [" /help", "no /help"]
 
 
 def test_openclaw_knows_its_limits() -> None:
+    """Field case 36: it does not see keepalives, and gives up after its own idle limit."""
     (model,) = config("openclaw")["models"]["providers"]["forge"]["models"]
     assert (model["contextWindow"], model["maxTokens"]) == (8192, 2048)
     provider = config("openclaw")["models"]["providers"]["forge"]
