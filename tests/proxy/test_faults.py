@@ -33,6 +33,7 @@ def request(dialect: str, stream: bool) -> tuple[str, dict[str, Any]]:
 async def test_an_engines_error_keeps_its_status_and_words(
     tmp_path: Path, status: int, stream: bool, dialect: str
 ) -> None:
+    """Field cases 31, 83."""
     async with serving(tmp_path) as s:
         s.engine.script(Turn(fault=Fault(status=status)))
         path, body = request(dialect, stream)
@@ -58,6 +59,7 @@ async def test_a_full_context_is_told_in_the_engines_words(tmp_path: Path, strea
 async def test_busy_engines_are_asked_again_and_each_attempt_is_recorded(
     tmp_path: Path, status: int, stream: bool
 ) -> None:
+    """Field case 117: absorbed where the engine cannot have begun."""
     async with serving(tmp_path) as s:
         s.engine.script(Turn(fault=Fault(status=status)), Turn(fault=Fault(status=status, retry_after="0")), Turn("ok"))
         async with s.chat(stream=stream) as answer:
@@ -72,6 +74,7 @@ async def test_busy_engines_are_asked_again_and_each_attempt_is_recorded(
 
 @pytest.mark.parametrize("retry_after", [None, "3600"], ids=["no hint", "a long one"])
 async def test_an_engine_that_stays_busy_is_the_clients_to_wait_for(tmp_path: Path, retry_after: str | None) -> None:
+    """Field cases 117, 118: its own Retry-After, unchanged, or none."""
     async with serving(tmp_path) as s:
         s.engine.default = lambda _: Turn(fault=Fault(status=429, retry_after=retry_after))
         async with s.chat() as answer:
@@ -80,6 +83,17 @@ async def test_an_engine_that_stays_busy_is_the_clients_to_wait_for(tmp_path: Pa
         assert len(s.engine.served) == (1 if retry_after else QUICK.attempts)
     (row,) = calls(s.data)
     assert (row.status, row.http_status) == ("error", 429)
+
+
+async def test_a_stated_retry_after_is_honoured_before_the_engine_is_asked_again(tmp_path: Path) -> None:
+    """Field case 117."""
+    async with serving(tmp_path) as s:
+        s.engine.script(Turn(fault=Fault(status=429, retry_after="1")), Turn("ok"))
+        async with s.chat() as answer:
+            assert answer.status == 200
+    (row,) = calls(s.data)
+    first, second = json.loads(row.attempts or "[]")
+    assert second["at_us"] - first["at_us"] >= 1_000_000
 
 
 async def test_a_retry_after_that_is_no_number_breaks_nothing(tmp_path: Path) -> None:
@@ -162,6 +176,7 @@ async def test_a_stream_without_a_finish_never_hangs_a_harness(tmp_path: Path, d
 
 @STREAM
 async def test_a_web_page_is_named_with_its_url(tmp_path: Path, stream: bool) -> None:
+    """Field case 7."""
     async with serving(tmp_path) as s:
         s.engine.script(Turn(fault=Fault(html=True)))
         async with s.chat(stream=stream) as answer:
