@@ -119,7 +119,7 @@ async def _deps(config: ProxyConfig, stack: AsyncExitStack) -> tuple[Deps, Memor
     recorder = Recorder(journal, limits.cut_bytes, limits.data_frame_bytes)
     keys, ids = Keys.of(config.data), IdSource()
     registry = Registry(recorder, keys, ids, run_id=config.run_id, limit=limits.sessions)
-    registry.restore(memory.sessions, memory.used)
+    registry.restore(memory.sessions, memory.used, complete=memory.complete, doubtful=memory.doubtful)
     recorder.positions.update({s: p for s, p in memory.positions.items() if s in recorder.positions})
     client = EngineClient(key=key, connect_s=limits.connect_s, silence_s=limits.silence_s)
     await stack.enter_async_context(client)

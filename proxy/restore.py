@@ -45,12 +45,20 @@ class Memory:
     """Places of each session's call frames."""
     policies: dict[str, Policy] = field(default_factory=dict)
     """By replica."""
+    complete: bool = True
+    """Every part with sessions could be read."""
+    doubtful: set[str] = field(default_factory=set)
+    """Sessions that read as open, but that the decoder has seen end: the part that says so cannot be read."""
 
 
 def remember(data: Path, writer: int) -> Memory:
     """A frame or file that cannot be read is skipped by its reader."""
-    mark = _checkpoint(data).mark(writer)
-    memory = Memory(sessions=Dataset(data).sessions())
+    checkpoint, dataset = _checkpoint(data), Dataset(data)
+    mark = checkpoint.mark(writer)
+    memory = Memory(sessions=dataset.sessions(), complete=not dataset.damaged)
+    if dataset.damaged:
+        open_ones = {s.session_id for s in memory.sessions if s.status == SessionStatus.OPEN}
+        memory.doubtful = open_ones - checkpoint.live.keys()
     memory.policies = {replica: Policy(*known) for replica, known in mark.policies.items()}
     replay = _Replay(memory, Assembly(writer, replay_until=Position(*mark.position)))
     # Loaded again, after the sessions: a dead proxy's decoder may still be at work, and what it adds counts once.

@@ -28,7 +28,7 @@ from forge.proxy.door import Doors
 from forge.proxy.keys import PREFIX
 from forge.proxy.refusal import Refused
 from forge.proxy.routes import GEMINI, Kind, Route, route
-from forge.proxy.sessions import Full, Live
+from forge.proxy.sessions import Full, Live, Unknown
 from forge.storage.journal import JournalFull
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,8 @@ class DataPlane:
         except JournalFull as full:
             log.error("call refused: %s", full.message)
             return self._refuse(where, Refused(503, "recorder_unavailable", "calls cannot be recorded now"))
+        except Unknown as unknown:
+            return self._refuse(where, Refused(409, "session_unknown", f"{unknown.message}: {unknown.hint}"))
         except Full as full:
             return self._refuse(where, Refused(503, "too_many_sessions", full.message))
         except ClientLeft:

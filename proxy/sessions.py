@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -36,6 +36,10 @@ class Used:
     output_tokens: int = 0
     context: int = 0
     """Prompt and output of its longest call."""
+
+
+class Unknown(BadInput):
+    """A session that cannot be told from a closed one."""
 
 
 class Full(Unavailable):
@@ -131,6 +135,7 @@ class Registry:
         self._external: dict[tuple[str | None, str], str] = {}
         """Implicit sessions by (harness, its own session id)."""
         self._finished: list[tuple[int, str]] = []
+        self._complete = True
         self._news = asyncio.Condition()
 
     def __len__(self) -> int:
@@ -146,8 +151,17 @@ class Registry:
     def open_ones(self) -> list[Live]:
         return list(self._open.values())
 
-    def restore(self, states: Iterable[Session], used: Mapping[str, Used]) -> None:
-        """Sessions of earlier starts, any revisions."""
+    def restore(
+        self,
+        states: Iterable[Session],
+        used: Mapping[str, Used],
+        *,
+        complete: bool = True,
+        doubtful: Collection[str] = (),
+    ) -> None:
+        """Sessions of earlier starts, any revisions. ``complete``: no part of the record was unreadable; ``doubtful``
+        ones take no calls any more."""
+        self._complete = complete
         for state in states:
             known = self._sessions.get(state.session_id)
             if known is None or known.record.revision < state.revision:
@@ -162,6 +176,8 @@ class Registry:
                 labels = msgspec.json.decode(record.labels or "{}", type=dict[str, Any])
                 if labels.get("harness_session"):
                     self._external[record.harness, labels["harness_session"]] = record.session_id
+        for session_id in doubtful:
+            self._sessions[session_id].closing = True
         self._finished.sort()
         for _, session_id in self._finished[-RETIRED:]:
             self._recorder.track(session_id)
@@ -197,7 +213,13 @@ class Registry:
         return self._new(self._state(session_id, spec, policy))
 
     def adopt(self, session_id: str, policy: Policy) -> Live:
-        """A session whose key is right but whose frames are gone (a new data folder with the old secret)."""
+        """A session whose key is right but whose frames are gone (a new data folder with the old secret). Raises
+        ``Unknown`` where they may only be unreadable: it may be closed, and what is closed is never opened again."""
+        if not self._complete:
+            raise Unknown(
+                f"session {session_id} is not known, and a part of the record cannot be read: it may be closed",
+                "open a new session",
+            )
         return self._new(self._state(session_id, SessionSpec(), policy))
 
     def implicit(self, external_id: str | None, harness: str | None, version: str | None, policy: Policy) -> Live:
