@@ -101,7 +101,7 @@ async def test_client_credentials_do_not_reach_the_engine_and_its_own_key_does(t
         url = f"{s.proxy.base_url}/chat/completions"
         async with s.http.post(url, json={"messages": [USER]}, headers=headers) as answer:
             assert answer.status == 200
-        s.engine.script(Turn(fault=Fault(status=401, body='{"error":{"message":"bad key engine-key"}}')))
+        s.engine.script(Turn(fault=Fault(status=403, body='{"error":{"message":"bad key engine-key"}}')))
         async with s.http.post(url, json={"messages": [USER]}, headers=headers) as answer:
             assert "bad key [redacted]" in await answer.text()
         sent = s.engine.served[0].headers
