@@ -34,6 +34,7 @@ def request(prompt: str = "Say hi", model: str = "policy") -> LaunchRequest:
 
 @pytest.mark.parametrize("name", sorted(HARNESSES))
 def test_every_launch_keeps_the_rules(name: str) -> None:
+    """Field case 11: and each has a key, for harnesses that do not start without one."""
     adapter = HARNESSES[name]
     launch = adapter.launch(request())
     assert launch == adapter.launch(request()), "the same request gives the same launch"
@@ -49,10 +50,12 @@ def test_every_launch_keeps_the_rules(name: str) -> None:
 
 
 def test_codex_knows_its_limits() -> None:
+    """Field case 18: it asks for no websocket in the first place."""
     config = tomllib.loads(HARNESSES["codex"].launch(request()).files[".codex/config.toml"])
     assert config["model_context_window"] == 8192
     assert config["model_auto_compact_token_limit"] < 8192
     assert not any(config["features"].values())
+    assert config["model_providers"]["forge"]["supports_websockets"] is False
 
 
 @given(st.text(max_size=50))

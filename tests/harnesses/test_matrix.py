@@ -1,7 +1,8 @@
 """Real harnesses in every scenario, against the scripted policy server.
 
 Five of them in three scenarios are enough for each change; ``make test-harnesses`` runs them all and writes the table
-of the docs. In every cell what was recorded is what the engine served.
+of the docs. In every cell what was recorded is what the engine served. Field case 66: two turns are the least, since
+the second one holds what the first one answered.
 """
 
 from __future__ import annotations

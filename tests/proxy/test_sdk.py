@@ -55,6 +55,7 @@ async def test_chat_stream(tmp_path: Path) -> None:
 
 
 async def test_responses_stream_and_whole(tmp_path: Path) -> None:
+    """Field case 27: a client of responses on a server of chat."""
     async with serving(tmp_path) as s, sdk(s) as client:
         s.engine.script(*[Turn("Hello there", tool_calls=[("run", '{"cmd": "ls"}')])] * 2)
         async with client.responses.stream(model="policy", input="hi", tools=[TOOL]) as stream:
