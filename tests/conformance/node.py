@@ -22,6 +22,13 @@ ANTHROPIC: Final = Npm(
     program="node_modules/@anthropic-ai/sdk/index.mjs",
     node=NODE,
 )
+OPENAI: Final = Npm(
+    name="openai-sdk",
+    version="7.59.0",
+    requirement="openai@7.59.0",
+    program="node_modules/openai/index.mjs",
+    node=NODE,
+)
 LIMIT_S: Final = 60
 
 
