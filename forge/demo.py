@@ -91,7 +91,7 @@ async def _decoded(report: RunReport) -> None:
     """Until the decoder has written what the sessions' closing gave back."""
     expected = sum(s.rows for s in report.sessions)
     async with asyncio.timeout(DECODER_S):
-        while sum(c.rows for c in count(report.data, report.run_id).values()) < expected:
+        while sum(c.rows for c in count(Dataset(report.data), report.run_id).values()) < expected:
             await asyncio.sleep(0.2)  # another process writes; its files are the signal
 
 

@@ -1,31 +1,26 @@
-"""What people see of a dataset: a row per session, and one session's calls as a tree.
+"""What people see of a dataset: a row per session.
 
-Owns the counting and the rich renderables; reads through ``Dataset`` and changes nothing. Counting reads only the
+Owns the counting and the table; reads through ``Dataset`` and changes nothing. Counting reads only the
 narrow columns, so that listing a large dataset does not rebuild its prompts.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.tree import Tree
 
-from forge.storage.dataset import Dataset
-from forge.storage.records import Call, CallStatus, Session
-from forge.storage.trajectory import build
+from forge.session_tree import reward_text
+from forge.storage.dataset import Dataset, existing
+from forge.storage.records import CallStatus, Session
 
 PIPED_WIDTH = 240
 """Columns where there is no terminal: a table in a file or a pipe is not cut."""
-TEXT_WIDTH = 100
-"""Characters of a call's answer that the tree shows."""
 
 
 def console() -> Console:
@@ -48,7 +43,27 @@ class Counts:
     versions: set[int] = field(default_factory=set)
 
 
-def count(data: Path, run_id: str | None = None) -> dict[str, Counts]:
+def opened(data: Path) -> Dataset:
+    """For a command: what cannot be read is told by ``damage_lines``, not by the log too."""
+    logging.getLogger("forge.storage").addHandler(logging.NullHandler())
+    return Dataset(existing(data))
+
+
+def damage_lines(dataset: Dataset) -> list[str]:
+    """One line per file that could not be read, and what to do."""
+    if not dataset.damaged:
+        return []
+    reasons = {damaged.path: damaged.reason for damaged in dataset.damaged}
+    return [
+        *(
+            f"cannot be read, and left out: {reason if str(path) in reason else f'{path}: {reason}'}"
+            for path, reason in reasons.items()
+        ),
+        f"  next: forge decode --rebuild --data {dataset.data} makes parts anew; move foreign files out of it",
+    ]
+
+
+def count(dataset: Dataset, run_id: str | None = None) -> dict[str, Counts]:
     """Counts per session id."""
     counts: dict[str, Counts] = {}
     names = [
@@ -60,7 +75,6 @@ def count(data: Path, run_id: str | None = None) -> dict[str, Counts]:
         "trainable",
         "untrainable_reason",
     ]
-    dataset = Dataset(data)
     for table in dataset.call_tables(names, run_id):
         for row in table.to_pylist():
             c = counts.setdefault(row["session_id"], Counts())
@@ -106,46 +120,3 @@ def sessions_table(sessions: Iterable[Session], counts: dict[str, Counts]) -> Ta
             ",".join(map(str, sorted(c.versions))) or "-",
         )
     return table
-
-
-def reward_text(session: Session) -> str:
-    return "null" if session.reward is None else f"{session.reward:.3f}"
-
-
-def session_tree(session: Session, calls: Sequence[Call]) -> Tree:
-    """The session's calls as a tree: how each joins, what was said, what it is worth."""
-    opened = datetime.fromtimestamp(session.open_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    task = f", task {escape(session.task_id)}" if session.task_id else ""
-    head = Tree(
-        f"[bold]{session.session_id}[/bold] {escape(session.harness or '')} {session.status}, "
-        f"reward {reward_text(session)}, opened {opened}{task}"
-    )
-    branches: list[Tree] = []
-    for node in build(calls).nodes:
-        above = head if node.parent is None else branches[node.parent]
-        cause = node.placement.join_cause
-        join = "continues" if node.parent is not None and cause is None else (cause or "no prompt ids")
-        branches.append(above.add(call_line(node.call, join)))
-    return head
-
-
-def call_line(call: Call, join: str) -> str:
-    marks = f"{len(call.prompt_ids):,} -> {len(call.output_ids):,} tokens"
-    version = "" if call.policy_version_start is None else f", version {call.policy_version_start}"
-    worth = "" if call.trainable else f" [yellow]not trainable: {call.untrainable_reason}[/yellow]"
-    status = call.status if call.status == CallStatus.OK else f"[red]{call.status}[/red]"
-    kind = "" if call.kind == "main" else f" {call.kind}"
-    return f"[bold]{call.call_id}[/bold] {join}{kind}: {status}, {marks}{version}{worth}\n{escape(said(call))}"
-
-
-def said(call: Call) -> str:
-    """One line of what the policy answered."""
-    if call.response is None:
-        return call.error or "(no answer)"
-    message = json.loads(call.response)
-    parts = [str(message.get("content") or "")]
-    for tool in message.get("tool_calls") or []:
-        function = tool.get("function") or {}
-        parts.append(f"{function.get('name')}({function.get('arguments')})")
-    text = " ".join(" ".join(parts).split())
-    return text if len(text) <= TEXT_WIDTH else text[: TEXT_WIDTH - 1] + "…"

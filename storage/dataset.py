@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from forge.storage import rows
-from forge.storage.dataset_calls import CallReader, note_damage
+from forge.storage.dataset_calls import UNREADABLE, CallReader, note_damage
 from forge.storage.errors import BadInput
 from forge.storage.files import write_whole
 from forge.storage.parts import Damaged, parts_in, read_part, run_dir, runs_in, table_dir, write_part
@@ -77,7 +77,7 @@ class Dataset:
         for path in paths:
             try:
                 data = read_part(path, table, columns)
-            except (OSError, pa.ArrowException) as error:
+            except UNREADABLE as error:
                 note_damage(self.damaged, path, str(error))
                 continue
             yield data

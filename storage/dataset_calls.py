@@ -16,13 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forge.storage.delta import DanglingParent, Delta, Unfolder, WrongPrompt
-from forge.storage.errors import ForgeError
+from forge.storage.errors import BadInput, ForgeError
 from forge.storage.parts import Damaged, read_part
 from forge.storage.records import Call
 from forge.storage.rows import deltas
 
 log = logging.getLogger(__name__)
 
+UNREADABLE: Final = (OSError, pa.ArrowException, BadInput)
+"""What reading a part raises where it is corrupt, foreign, or of a newer schema."""
 REMEMBERED_BYTES: Final = 512 << 20
 """Whole prompts kept for the rows to come."""
 
@@ -71,7 +73,7 @@ class CallReader:
             if not pc.any(mine).as_py():
                 return []
             return deltas(read_part(path, "calls").filter(mine))
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             note_damage(self._damaged, path, str(error))
             return []
 

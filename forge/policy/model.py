@@ -54,13 +54,23 @@ def ensure_model(
         raise BadInput(
             f"no model {str(name)!r}: no such directory, nor a known name", f"known names: {', '.join(SOURCES)}"
         )
-    final = cache_root() / "models" / f"{str(name).lower()}-fp32-{FORMAT}"
+    final = _place(str(name))
     if final.is_dir():
         return final
     with making(final, lambda: tell(f"waiting for another process that makes {final}")):
         if not final.is_dir():
             _make(source, final, tell)
     return final
+
+
+def made(name: str = DEFAULT) -> Path | None:
+    """The directory of a known model if it is on this machine already."""
+    directory = _place(name)
+    return directory if directory.is_dir() else None
+
+
+def _place(name: str) -> Path:
+    return cache_root() / "models" / f"{name.lower()}-fp32-{FORMAT}"
 
 
 def _make(source: Source, final: Path, tell: Tell) -> None:

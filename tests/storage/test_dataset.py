@@ -227,15 +227,29 @@ def test_memory_for_chains_is_bounded_and_what_was_dropped_is_read_again(tmp_pat
             assert np.array_equal(given.prompt_ids, back.prompt_ids)
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    (path,) = write_calls(tmp_path, [conversation("s", 1)])
-    table = pq.read_table(path)
-    pq.write_table(table.replace_schema_metadata({"forge.schema_version": "2"}), path)
-    with pytest.raises(BadInput, match="schema version 2; this forge reads up to 1"):
-        list(Dataset(tmp_path).calls())
-    pq.write_table(table.replace_schema_metadata({}), path)
-    with pytest.raises(BadInput, match="was not written by forge"):
-        list(Dataset(tmp_path).calls())
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"forge.schema_version": "2"}, "schema version 2; this forge reads up to 1"),
+        ({}, "was not written by forge"),
+    ],
+)
+@pytest.mark.parametrize("table", ["calls", "sessions"])
+def test_a_newer_or_foreign_file_is_named_and_does_not_hide_the_others(
+    tmp_path: Path, table: str, metadata: dict[str, str], reason: str
+) -> None:
+    write_calls(tmp_path, [conversation("s", 1)])
+    write_part(
+        run_dir(table_dir(tmp_path, "sessions"), "r") / place(1), "sessions", [Session(session_id="s", run_id="r")]
+    )
+    (path,) = parts_in(table_dir(tmp_path, table))
+    other = path.with_name("part-zz.parquet")
+    pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), other)
+    dataset = Dataset(tmp_path)
+    assert [c.call_id for c in dataset.calls()] == ["s-0"]
+    assert [s.session_id for s in dataset.sessions()] == ["s"]
+    (damaged,) = dataset.damaged
+    assert (damaged.path, reason in damaged.reason) == (other, True)
 
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "empty"])
@@ -247,7 +261,7 @@ def test_a_corrupt_part_is_named_and_does_not_hide_the_others(tmp_path: Path, ho
         column = pq.read_metadata(paths[1]).row_group(0).column(0)
         raw[column.data_page_offset + 40] ^= 0xFF
     paths[1].write_bytes({"truncated": raw[: len(raw) // 2], "flipped": raw, "empty": b""}[how])
-    counted = count(tmp_path)
+    counted = count(Dataset(tmp_path))
     assert {name: counts.calls for name, counts in counted.items()} == {"s": 3 if how == "flipped" else 2, "t": 3}
     dataset = Dataset(tmp_path)
     assert [c.call_id for c in dataset.calls()] == ["s-0", "t-0", "t-1", "t-2"]
