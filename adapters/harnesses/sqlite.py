@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 STEPS: Final = 1_000_000
-ROUNDS_MAX: Final = 200
+ROUNDS_MAX: Final = 20
 """Of ``STEPS`` of SQLite's machine: a view over itself would be counted for ever."""
 VALUE_MAX: Final = 64 << 20
 """Bytes of one value."""
