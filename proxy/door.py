@@ -83,7 +83,7 @@ class Door(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """What is no HTTP never reaches a route; the answer quotes none of it."""
-        self.log_exception(exc_info=exc)
+        log.warning("not HTTP, answered with %d: %s", status, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun")
         error = {
