@@ -45,10 +45,10 @@ lint: setup  ## ruff and mypy
 test-vllm: setup  ## The end-to-end suite against vLLM on CPU, in an environment of its own
 	$(BIN)/python tests/vllm_server.py -- $(BIN)/pytest -m vllm tests/e2e
 
-test-harnesses: setup  ## Every real harness in every scenario (an hour, 3 GB of downloads); writes docs/harness-matrix.md
+test-harnesses: setup  ## Every real harness in every scenario (an hour, 3 GB of downloads); writes the tables of docs/harnesses.md
 	rm -f .harness-facts.jsonl
 	FORGE_HARNESS_TESTS=all FORGE_MATRIX_RESULTS=$(CURDIR)/.harness-facts.jsonl $(BIN)/pytest -m harness
-	$(BIN)/python tests/harnesses/table.py .harness-facts.jsonl > docs/harness-matrix.md
+	$(BIN)/python tests/harnesses/table.py .harness-facts.jsonl docs/harnesses.md
 
 proof: setup  ## 10,000 sessions of an adversarial harness on real templates: no wrong token
 	FORGE_PROOF_SESSIONS=10000 $(BIN)/pytest tests/proof

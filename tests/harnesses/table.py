@@ -1,52 +1,43 @@
-"""The tables of ``docs/harness-matrix.md``, from the facts that a full run of the matrix has left.
+"""The tables of ``docs/harnesses.md``, from the facts that a full run of the matrix has left.
 
-``python tests/harnesses/table.py FACTS.jsonl > docs/harness-matrix.md``
+``python tests/harnesses/table.py FACTS.jsonl docs/harnesses.md`` writes them between their marks.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from forge.adapters.harnesses import HARNESSES
 
-HEAD = """\
-# Real harnesses, scenario by scenario
-
-Made by `make test-harnesses` from runs of the real programs through the proxy, against a scripted policy server; not
-written by hand. In every cell the calls that the server served are the rows recorded, and every served call has its ids
-and log probabilities. Where a harness speaks chat, its outcome is the same as at the policy server itself, without us.
-
-A cell says what became of the task, the calls that were recorded, and the training rows they make. `asked again` are
-calls that failed and that the harness repeated; a 429 with `Retry-After` is waited out by the proxy, unseen.
+MATRIX = """\
+Made by `make test-harnesses` from runs of the real programs through the proxy, against a scripted policy server. In
+every cell the calls that the server served are the rows recorded, and every served call has its ids and log
+probabilities; where a harness speaks chat, its outcome is the same as at the policy server itself, without us. A cell
+says what became of the task, the calls recorded, and the training rows they make. A call `asked again` failed, and the
+harness repeated it; a 429 with `Retry-After` is waited out by the proxy, unseen.
 """
 ROWS = """\
-
-## Rows per session
-
-How often the prefix broke in one session of seven calls that think before each of six tool calls, and why: what
-training cost hangs on. One row is a whole session whose every prompt extends the one before. `append-only` keeps old
-thoughts in the prompt, `Qwen3-like` strips them from turns before the last user message; with
-`--history keep-reasoning` the proxy puts back those that a harness dropped and asks the template to keep them.
-
+How often the prefix broke in one session, and why: what training cost hangs on. Each call thinks; two tool calls and a
+last word for each prompt. One row is a whole session whose every prompt extends the one before. The append-only
+template keeps old thoughts, the Qwen3-like one drops those before the last prompt; with `--history keep-reasoning` the
+proxy puts back what a harness dropped and asks the template to keep it.
 """
 
 
-def lines(facts: Iterable[dict[str, Any]]) -> Iterator[str]:
-    told = list(facts)
-    cells = {(f["harness"], f["scenario"]): f for f in told if "template" not in f}
+def matrix(facts: list[dict[str, Any]]) -> Iterator[str]:
+    cells = {(f["harness"], f["scenario"]): f for f in facts if "template" not in f}
     names = sorted({harness for harness, _ in cells})
-    scenarios = list(dict.fromkeys(f["scenario"] for f in told if "template" not in f))
-    yield HEAD
+    scenarios = list(dict.fromkeys(scenario for _, scenario in cells))
+    yield MATRIX
     yield "| scenario | " + " | ".join(f"{name} {HARNESSES[name].version}" for name in names) + " |"
     yield "| --- |" + " --- |" * len(names)
     for scenario in scenarios:
         row = (cells.get((name, scenario)) for name in names)
         yield f"| {scenario} | " + " | ".join(_cell(cell) for cell in row) + " |"
-    yield from _rows([f for f in told if "template" in f])
 
 
 def _cell(cell: dict[str, Any] | None) -> str:
@@ -63,16 +54,19 @@ def _cell(cell: dict[str, Any] | None) -> str:
     return ", ".join(parts)
 
 
-def _rows(facts: list[dict[str, Any]]) -> Iterator[str]:
-    if not facts:
-        return
-    columns = list(dict.fromkeys((f["template"], f["history"]) for f in facts))
-    by_place = {(f["harness"], f["template"], f["history"]): f for f in facts}
-    yield ROWS + "| harness | " + " | ".join(f"{template}, {history}" for template, history in columns) + " |"
-    yield "| --- |" + " --- |" * len(columns)
-    for name in sorted({f["harness"] for f in facts}):
-        row = (by_place.get((name, *column)) for column in columns)
-        yield f"| {name} | " + " | ".join(_broken(cell) for cell in row) + " |"
+def rows(facts: list[dict[str, Any]]) -> Iterator[str]:
+    told = [f for f in facts if "template" in f]
+    columns = list(dict.fromkeys((f["template"], f["history"]) for f in told))
+    by_place = {(f["harness"], f["template"], f["history"]): f for f in told}
+    yield ROWS
+    titles = (f"{template}, {history}" for template, history in columns)
+    yield "| harness | prompts, calls | " + " | ".join(titles) + " |"
+    yield "| --- | --- |" + " --- |" * len(columns)
+    for name in sorted({f["harness"] for f in told}):
+        row = [by_place.get((name, *column)) for column in columns]
+        first = next(cell for cell in row if cell is not None)
+        head = f"{name} | {first['prompts']}, {first['calls']}"
+        yield f"| {head} | " + " | ".join(_broken(cell) for cell in row) + " |"
 
 
 def _broken(cell: dict[str, Any] | None) -> str:
@@ -86,6 +80,17 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def written(page: str, facts: list[dict[str, Any]]) -> str:
+    """The page with both tables between their marks."""
+    for name, table in (("matrix", matrix(facts)), ("rows", rows(facts))):
+        begin, end = f"<!-- {name}: made by make test-harnesses -->\n", f"<!-- end {name} -->"
+        before, after = page.split(begin)[0], page.split(end)[1]
+        page = before + begin + "\n".join(table) + "\n" + end + after
+    return page
+
+
 if __name__ == "__main__":
-    with Path(sys.argv[1]).open() as file:
-        print("\n".join(lines(json.loads(line) for line in file)))
+    _, found, target = sys.argv
+    with Path(found).open() as file:
+        page = written(Path(target).read_text(), [json.loads(line) for line in file])
+    Path(target).write_text(page)

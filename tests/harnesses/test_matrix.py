@@ -7,25 +7,19 @@ the second one holds what the first one answered.
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
 
 from forge.adapters.harnesses import HARNESSES, find
 from forge.adapters.harnesses.packages import cache_folder
-from tests.harnesses.cell import Cell, direct, facts, through_proxy
+from tests.harnesses.cell import direct, facts, through_proxy
+from tests.harnesses.results import EVERYTHING, NOT_HERE, keep
 from tests.harnesses.scenarios import ALL, BY_NAME, IN_CI
 
 pytestmark = [pytest.mark.harness, pytest.mark.timeout(600)]
 
-EVERYTHING = os.environ.get("FORGE_HARNESS_TESTS") == "all"
-RESULTS = os.environ.get("FORGE_MATRIX_RESULTS")
-"""A file to which each cell's facts are appended, for the table."""
 HARNESSES_IN_CI = ("codex", "pi", "claude-code", "opencode", "mini-swe-agent")
-NOT_HERE = ("zeroclaw", "command")
-"""No program of their own can be installed."""
 CHAT_ONLY = {name for name, adapter in HARNESSES.items() if adapter.wire == "chat"}
 
 
@@ -41,14 +35,7 @@ async def test_cell(tmp_path: Path, name: str, scenario: str) -> None:
     adapter.install(cache_folder(), print)
     cell = await through_proxy(adapter, plan, tmp_path / "proxy")
     alone = await direct(adapter, plan, tmp_path / "direct") if EVERYTHING and name in CHAT_ONLY else None
-    _keep(cell, alone)
+    keep(facts(cell) | {"alone": facts(alone) if alone is not None else None})
     assert cell.check(plan) == []
     if alone is not None:
         assert cell.outcome == alone.outcome
-
-
-def _keep(cell: Cell, alone: Cell | None) -> None:
-    if RESULTS is not None:
-        told = facts(cell) | {"alone": facts(alone) if alone is not None else None}
-        with Path(RESULTS).open("a") as file:
-            file.write(json.dumps(told) + "\n")

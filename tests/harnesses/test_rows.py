@@ -1,6 +1,7 @@
-"""Rows of an unbranched session of real harnesses, on a template that strips old thinking: as sent, and kept.
+"""Rows of an unbranched session of real harnesses, by template and by what is kept of thinking.
 
-A session has several prompts here, for only a new one makes such a template drop what was thought before it.
+A session has several prompts where the harness can go on with its last one, for only a new prompt makes a template
+drop what was thought before it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from forge.adapters.harnesses import find
+from forge.adapters.harnesses import HARNESSES, find
 from forge.adapters.harnesses.base import HarnessAdapter, Launch, LaunchRequest
 from forge.adapters.harnesses.packages import cache_folder
 from forge.proxy.session_spec import HistoryMode
-from tests.harnesses.acting import HELLO, Script, run, side
-from tests.harnesses.cell import Cell, through_proxy
+from tests.harnesses.acting import HELLO, Script, ending, run, side
+from tests.harnesses.cell import Cell, facts, through_proxy
+from tests.harnesses.results import EVERYTHING, NOT_HERE, keep
 from tests.harnesses.scenarios import Scenario
 from tests.script import Json, Turn
 
@@ -36,7 +38,7 @@ def policy(request: Json) -> Turn:
     asked = max(place for place, message in enumerate(messages) if message["role"] == "user")
     done = sum(message["role"] == "tool" for message in messages[asked:])
     if done >= 2:
-        return Turn("Done.", reasoning=f"All is there {len(messages)}")
+        return ending(request, reasoning=f"All is there {len(messages)}")
     return Turn(tool_calls=[run(request, (HELLO, "cat hello.txt")[done])], reasoning=f"Step {len(messages)}")
 
 
@@ -78,20 +80,42 @@ class Longer:
         return self.goes_on(self.adapter.launch(request))
 
 
-async def session(tmp_path: Path, goes_on: Callable[[Launch], Launch], mode: HistoryMode) -> Cell:
-    adapter = find(goes_on.__name__.replace("_", "-"))
+GO_ON: dict[str, Callable[[Launch], Launch]] = {"pi": pi, "codex": codex, "claude-code": claude_code}
+COLUMNS = (
+    ("append-only", False, HistoryMode.AS_SENT),
+    ("Qwen3-like", True, HistoryMode.AS_SENT),
+    ("Qwen3-like", True, HistoryMode.KEEP_REASONING),
+)
+
+
+async def session(tmp_path: Path, name: str, mode: HistoryMode, *, like_qwen: bool = True) -> Cell:
+    adapter = find(name)
     adapter.install(cache_folder(), print)
     scenario = Scenario("several prompts", lambda: Script(policy))
-    cell = await through_proxy(Longer(adapter, goes_on), scenario, tmp_path, like_qwen=True, history=mode)  # type: ignore[arg-type]
-    assert len(cell.calls) == 3 * (1 + len(MORE))
+    longer = Longer(adapter, GO_ON[name]) if name in GO_ON else adapter
+    cell = await through_proxy(longer, scenario, tmp_path, like_qwen=like_qwen, history=mode)  # type: ignore[arg-type]
     assert cell.check(scenario) == []
     return cell
 
 
-@pytest.mark.parametrize("goes_on", [pi, codex, claude_code])
-async def test_rows_per_session(tmp_path: Path, goes_on: Callable[[Launch], Launch]) -> None:
+@pytest.mark.parametrize("name", GO_ON)
+async def test_rows_per_session(tmp_path: Path, name: str) -> None:
     """Field cases 156, 157, 169: a row per prompt as sent, one in all if thinking is kept."""
-    sent = await session(tmp_path / "sent", goes_on, HistoryMode.AS_SENT)
+    sent = await session(tmp_path / "sent", name, HistoryMode.AS_SENT)
     assert sent.causes == {"root": 1, "thinking_stripped": len(MORE)}
-    kept = await session(tmp_path / "kept", goes_on, HistoryMode.KEEP_REASONING)
+    kept = await session(tmp_path / "kept", name, HistoryMode.KEEP_REASONING)
     assert kept.causes == {"root": 1}
+    assert len(sent.calls) == len(kept.calls) == 3 * (1 + len(MORE))
+
+
+@pytest.mark.skipif(not EVERYTHING, reason="make test-harnesses runs it")
+@pytest.mark.parametrize("name", [name for name in sorted(HARNESSES) if name not in NOT_HERE])
+async def test_rows_by_template(tmp_path: Path, name: str) -> None:
+    """Whatever a harness drops, thinking that is kept leaves one row, but where it moves something else."""
+    rows: list[int] = []
+    for number, (template, like_qwen, mode) in enumerate(COLUMNS):
+        cell = await session(tmp_path / str(number), name, mode, like_qwen=like_qwen)
+        prompts = 1 + len(MORE) if name in GO_ON else 1
+        keep(facts(cell) | {"template": template, "history": mode.value, "prompts": prompts})
+        rows.append(len(cell.samples))
+    assert rows[2] <= rows[1]
