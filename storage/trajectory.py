@@ -72,7 +72,10 @@ class Placer:
         exact = self._exact(match, call.model_served, media)
         parent, prefix, cause = exact, match.length, None
         if exact is not None:
-            self.used.update((exact, *self._history.twins(said, exact)))
+            end = self._known[exact].end
+            # Of replies with the very same ids one is enough.
+            twins = (twin for twin in self._history.twins(said, exact) if self._known[twin].end is not end)
+            self.used.update((exact, *twins))
             prefix = self._known[exact].total_len
         # An exact parent may lie further back than the reply that the prompt continues: ids and text go on beyond it.
         if exact is None or (match.length > prefix and self._history.goes_on(said, exact)):
