@@ -104,9 +104,12 @@ def _row_is_true(row: Sample, by_id: dict[str, list[Call]], trained: Counter[tup
         mask = row.response_mask[start:end]
         assert mask.all() or not mask.any()
         if mask.any():
-            assert sources[0].trainable
-            assert np.array_equal(row.rollout_log_probs[start:end], sources[0].output_log_probs)
-            trained[sources[0].call_id, sources[0].choice] += end - start
+            # Two choices of a call may have the same ids: the row's is the one with its log probabilities.
+            given = row.rollout_log_probs[start:end]
+            source = next((call for call in sources if np.array_equal(given, call.output_log_probs)), None)
+            assert source is not None, f"{call_id}: log probabilities of no such reply"
+            assert source.trainable
+            trained[source.call_id, source.choice] += end - start
         unmasked[start:end] = False
     assert not unmasked.any(), "a token that nobody sampled is trained"
     assert np.isnan(row.rollout_log_probs[row.response_mask == 0]).all(), "a log probability was invented"
