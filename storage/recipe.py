@@ -26,6 +26,10 @@ class Recipe:
     them as its context."""
     max_tokens: int | None = None
     """Longest row (prompt and response); what is beyond is cut from the end. None: no limit."""
+    truncated: bool = True
+    """Train turns that ended because they reached a length limit."""
+    straddling: bool = True
+    """Train turns that were sampled while the weights changed."""
 
     def __post_init__(self) -> None:
         if unknown := set(self.kinds) - set(CallKind):
@@ -37,9 +41,11 @@ class Recipe:
             raise BadInput(f"recipe {self.name!r}: max_tokens is {self.max_tokens}", "give at least 2")
 
     def to_json(self) -> bytes:
-        """What is stored beside the samples; the same choices give the same bytes."""
+        """What is stored beside the samples; the same choices give the same bytes. A choice that came later is named
+        only where it is made, so that older sets keep their bytes."""
+        later = {name: False for name in ("straddling", "truncated") if not getattr(self, name)}
         return msgspec.json.encode(
-            {"kinds": sorted(self.kinds), "max_tokens": self.max_tokens, "name": self.name, "rules": RULES}
+            {"kinds": sorted(self.kinds), "max_tokens": self.max_tokens, "name": self.name, "rules": RULES, **later}
         )
 
     @property

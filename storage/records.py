@@ -126,6 +126,10 @@ class Untrainable(StrEnum):
     NO_TOKENS = "no_tokens"
     TOO_LONG = "too_long"
     """Beyond the longest row that the recipe allows."""
+    TRUNCATED = "truncated"
+    """The recipe does not train turns that a length limit ended."""
+    STRADDLING = "straddling"
+    """The recipe does not train turns that were sampled while the weights changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

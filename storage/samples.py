@@ -96,6 +96,10 @@ def untrained(call: Call, recipe: Recipe, dropped: bool) -> str | None:
         return Untrainable.STATUS
     if call.kind not in recipe.kinds:
         return Untrainable.KIND
+    if call.finish_reason == "length" and not recipe.truncated:
+        return Untrainable.TRUNCATED
+    if call.policy_version_start != call.policy_version_end and not recipe.straddling:
+        return Untrainable.STRADDLING
     if dropped:
         return Untrainable.DISCARDED_RETRY
     if not len(call.prompt_ids):

@@ -201,3 +201,18 @@ def test_recipes_are_told_apart_by_their_hash() -> None:
     assert len({Recipe().hash, Recipe(max_tokens=9).hash, Recipe(kinds=("main",)).hash}) == 3
     with pytest.raises(BadInput, match="teapot"):
         Recipe(kinds=("teapot",))
+
+
+def test_a_recipe_may_leave_out_cut_turns_and_those_of_two_versions() -> None:
+    """Field case 172: a call that straddled a weight update is trained or not by choice, never by accident."""
+    cut = call("a", [1], [2, 2], finish_reason="length")
+    straddling = call("b", [1, 2, 2, 3], [4], policy_version_start=3, policy_version_end=4)
+    last = call("c", [1, 2, 2, 3, 4, 5], [6])
+    (row,) = samples_of(SESSION, [cut, straddling, last])
+    assert row.response_mask.tolist() == [1, 1, 0, 1, 0, 1]
+    strict = Recipe(name="strict", truncated=False, straddling=False)
+    done = derive(SESSION, [cut, straddling, last], strict)
+    assert done.samples[0].response_mask.tolist() == [0, 0, 0, 0, 0, 1]
+    assert done.excluded == [("a", 0, "truncated", 2), ("b", 0, "straddling", 1)]
+    assert b"truncated" in strict.to_json()
+    assert b"truncated" not in Recipe(name="default").to_json(), "older sets keep the bytes of their recipe"

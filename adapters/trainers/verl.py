@@ -1,0 +1,134 @@
+"""verl: the fields of its ``AgentLoopOutput`` and of its padded batch (``DataProto``), by verl 0.9's names.
+
+An exported file is Parquet with verl's names, one row a line: verl's own dumps are pickles, which we neither read nor
+write. The non-obvious fact: verl copies the reward of a session's last output to the earlier ones, so only the last
+one carries it; and it reads ``reward_extra_info`` of every output that has a reward.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from forge.adapters.trainers.base import Options
+from forge.adapters.trainers.files import FLOATS, IDS, MASK, PLACE, write_table
+from forge.adapters.trainers.rows import Needs, Row
+from forge.storage.errors import BadInput
+
+COLUMNS: Final = {
+    "uid": pa.string(),
+    "prompts": IDS,
+    "responses": IDS,
+    "response_mask": MASK,
+    "rollout_log_probs": FLOATS,
+    "reward_score": pa.float64(),
+    "num_turns": pa.int32(),
+    "min_global_steps": pa.int64(),
+    "max_global_steps": pa.int64(),
+    **PLACE,
+}
+
+
+class Verl:
+    name = "verl"
+    needs = Needs()
+    suffix = ".parquet"
+    caution = None
+
+    def write(self, rows: Iterable[Row], path: Path, options: Options) -> Counter[str]:
+        write_table(path, COLUMNS, ((len(row.ids), _line(row)) for row in rows))
+        return Counter()
+
+
+def output(row: Row) -> dict[str, Any]:
+    """Keyword arguments of ``AgentLoopOutput``, but for ``metrics``."""
+    sample = row.sample
+    return {
+        "prompt_ids": sample.prompt_ids.tolist(),
+        "response_ids": sample.response_ids.tolist(),
+        "response_mask": sample.response_mask.tolist(),
+        "response_logprobs": row.log_probs().tolist(),
+        "reward_score": row.reward if row.last else None,
+        "num_turns": len(sample.turn_starts),
+        "extra_fields": {
+            "min_global_steps": sample.policy_version_min,
+            "max_global_steps": sample.policy_version_max,
+            "reward_extra_info": {},
+            **{name: value for name, value in row.place().items() if name in CARRIED},
+        },
+    }
+
+
+CARRIED: Final = ("sample_id", "row_index", "row_count", "session_trainable_tokens")
+"""Of our columns, what has no field of its own in verl."""
+
+
+def padded(rows: Sequence[Row], *, prompt_length: int, response_length: int, pad_id: int) -> dict[str, NDArray[Any]]:
+    """The tensors of a ``DataProto``, as arrays: prompts padded on the left, responses on the right."""
+    size = len(rows)
+    prompts = np.full((size, prompt_length), pad_id, np.int64)
+    responses = np.full((size, response_length), pad_id, np.int64)
+    seen = np.zeros((size, prompt_length + response_length), np.int64)
+    mask = np.zeros((size, response_length), np.int64)
+    log_probs = np.zeros((size, response_length), np.float32)
+    scores = np.zeros((size, response_length), np.float32)
+    for at, row in enumerate(rows):
+        sample = row.sample
+        left, right = len(sample.prompt_ids), len(sample.response_ids)
+        if left > prompt_length or right > response_length:
+            raise BadInput(
+                f"row {sample.sample_id} has {left} + {right} ids; the batch has room for "
+                f"{prompt_length} + {response_length}",
+                "give the batch more room, or export with --max-tokens",
+            )
+        prompts[at, prompt_length - left :] = sample.prompt_ids
+        responses[at, :right] = sample.response_ids
+        seen[at, prompt_length - left : prompt_length + right] = 1
+        mask[at, :right] = sample.response_mask
+        log_probs[at, :right] = row.log_probs()
+        scores[at, right - 1] = row.reward
+    return {
+        "prompts": prompts,
+        "responses": responses,
+        "response_mask": mask,
+        "input_ids": np.concatenate((prompts, responses), axis=1),
+        "attention_mask": seen,
+        "position_ids": np.maximum(np.cumsum(seen, axis=1) - 1, 0) * seen,
+        "rollout_log_probs": log_probs,
+        "rm_scores": scores,
+    }
+
+
+def labels(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """What stands beside the tensors, a list each."""
+    return {
+        "uid": [row.group for row in rows],
+        "__num_turns__": [len(row.sample.turn_starts) for row in rows],
+        "min_global_steps": [row.sample.policy_version_min for row in rows],
+        "max_global_steps": [row.sample.policy_version_max for row in rows],
+        "session_id": [row.sample.session_id for row in rows],
+        "is_last": [row.last for row in rows],
+        "session_trainable_tokens": [row.session_tokens for row in rows],
+    }
+
+
+def _line(row: Row) -> dict[str, Any]:
+    sample = row.sample
+    return {
+        **row.place(),
+        "uid": row.group,
+        "prompts": sample.prompt_ids,
+        "responses": sample.response_ids,
+        "response_mask": sample.response_mask,
+        "rollout_log_probs": row.log_probs(),
+        "reward_score": row.reward,
+        "num_turns": len(sample.turn_starts),
+        "min_global_steps": sample.policy_version_min,
+        "max_global_steps": sample.policy_version_max,
+    }
