@@ -199,6 +199,7 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
         return await exchange.run()
     finally:
         deps.metrics.in_flight.dec()
+        live.unfit_limit = exchange.unfit_limit or live.unfit_limit
         live.end(recording.call_id)
         if asking.replica is not None:
             live.replica = asking.replica.url
@@ -236,6 +237,7 @@ def _overrides(deps: Deps, live: Live | None, replica: Replica | None) -> Overri
         model=deps.config.model or (abilities.model if abilities else None),
         max_tokens_cap=live.tokens_left() if live is not None else None,
         context_len=abilities.max_model_len if abilities else None,
+        unfit_limit=live.unfit_limit if live is not None else None,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from forge.proxy.config import Limits
+from forge.proxy.dialects.overlay import limit_of, without_limit
 from forge.proxy.metrics import Metrics
 from forge.proxy.pool import Pool, Replica
 from forge.proxy.recorder import Recording
@@ -87,6 +88,15 @@ class Asking:
             self._note(status=reply.status, error=await self._refused(reply, replica))
             await asyncio.sleep(wait)
         raise Failed(503, "policy_unavailable", why)
+
+    async def send_without_limit(self, path: str, body: bytes, refused: Reply, why: bytes) -> Reply:
+        """Once more after the engine found the prompt and the output tokens asked for too much together: it cannot
+        have begun. What was edited stands among the attempts."""
+        edit = {"edit": "max_tokens", "asked": limit_of(body), "sent": None}
+        self.attempts[-1] |= {"error": why[:ERROR_TEXT].decode(errors="replace"), "then": edit}
+        self.end(refused)
+        self.metrics.resent.inc()
+        return await self.send(path, without_limit(body))
 
     def end(self, reply: Reply) -> None:
         """The answer was read, or is not wanted any more."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -21,6 +21,8 @@ from forge.proxy.asking import ERROR_TEXT, Asking, Failed
 from forge.proxy.config import Limits
 from forge.proxy.delivery import ClientLeft, Delivery
 from forge.proxy.dialects.base import BROKEN_OFF, UNREADABLE_ANSWER, Answer, Dialect, Outgoing
+from forge.proxy.dialects.engine_errors import read_error
+from forge.proxy.dialects.overlay import limit_of
 from forge.proxy.metrics import Metrics
 from forge.proxy.recorder import Recording
 from forge.proxy.upstream import BrokeOff, Reply, Silent
@@ -34,6 +36,8 @@ STREAM_TYPE: Final = "text/event-stream"
 BODY_TYPES: Final = (STREAM_TYPE, "application/json")
 UNKNOWN_TO_IT: Final = (401, 407)
 """Statuses by which a server refuses our key: the harness has none of it, and cannot mend it."""
+TOO_LONG: Final = 400
+"""Among other things: the prompt and the output tokens asked for do not fit the context together."""
 LEFT: Final = "the client left before the end"
 CALL_HEADER: Final = "X-Forge-Call-Id"
 
@@ -53,6 +57,8 @@ class Exchange:
     engine_status: int | None = None
     content_type: str = ""
     http_status: int | None = None
+    unfit_limit: int | None = None
+    """Output tokens that did not fit beside the prompt."""
 
     def __post_init__(self) -> None:
         self.delivery = Delivery(self.request, self.recording, self.limits.write_s)
@@ -79,7 +85,7 @@ class Exchange:
 
     async def _run(self) -> web.StreamResponse:
         try:
-            reply = await self.asking.send(self.outgoing.path, self.outgoing.body)
+            reply = await self._ask()
         except Failed as failed:
             return await self._fail(failed)
         try:
@@ -93,6 +99,18 @@ class Exchange:
             return await self._whole(reply)
         finally:
             self.asking.end(reply)
+
+    async def _ask(self) -> Reply:
+        """Raises ``Failed``."""
+        path, body = self.outgoing.path, self.outgoing.body
+        reply = await self.asking.send(path, body)
+        if reply.status != TOO_LONG or (limit := limit_of(body)) is None:
+            return reply
+        said = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
+        if not read_error(reply.status, said).overflow:
+            return replace(reply, said=said)
+        self.unfit_limit = limit
+        return await self.asking.send_without_limit(path, body, reply, said)
 
     # Answering
 

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.dialects.overlay import sampling
+from forge.proxy.dialects.overlay import LIMITS, sampling
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Engine, Tokens
 from forge.storage.frames import Close, Open, seq
@@ -38,7 +38,7 @@ ABORT: Final = "abort"
 """vLLM's finish reason for a generation it gave up."""
 FROM_OPEN: Final = (
     *("call_id", "run_id", "session_id", "retry_of", "harness", "harness_version", "dialect", "engine"),
-    *("agent_id", "kind", "kind_rule", "model_requested", "media", "sampling_asked", "edits", "logprobs_mode"),
+    *("agent_id", "kind", "kind_rule", "model_requested", "media", "sampling_asked", "logprobs_mode"),
     *("template_hash", "tokenizer_hash", "policy_lineage"),
 )
 """Columns that a frame or an answer holds under the same name."""
@@ -104,7 +104,8 @@ def _row(
         request_raw=None if open.dialect == "chat" else request,
         model_served=token.model,
         completion_tokens=_completion_tokens(token, tokens),
-        sampling_sent=open.sampling_sent or sampling(asked),
+        edits=_edits(open, close),
+        sampling_sent=_sampling_sent(open, close, asked),
         start_us=open.wall_us,
         error=close.error or token.error or failure,
         weight_digest=close.weight_digest or open.weight_digest,
@@ -115,6 +116,27 @@ def _row(
         **{name: getattr(token, name) for name in FROM_TOKENS},
         **version,
     )
+
+
+def _edits(open: Open, close: Close) -> str | None:
+    """Of the request as it was first sent, and those made before it was sent again."""
+    later = _later_edits(close)
+    if not later:
+        return open.edits
+    return msgspec.json.encode([*msgspec.json.decode(open.edits or b"[]"), *later]).decode()
+
+
+def _sampling_sent(open: Open, close: Close, asked: Mapping[str, Raw]) -> str | None:
+    sent = open.sampling_sent or sampling(asked)
+    if sent is None or not _later_edits(close):
+        return sent
+    kept = {name: value for name, value in msgspec.json.decode(sent).items() if name not in LIMITS}
+    return msgspec.json.encode(kept).decode() if kept else None
+
+
+def _later_edits(close: Close) -> list[Any]:
+    attempts = msgspec.json.decode(close.attempts) if close.attempts else []
+    return [attempt["then"] for attempt in attempts if "then" in attempt]
 
 
 def _text(value: Raw | None) -> str | None:

@@ -65,6 +65,8 @@ class Live:
     output_tokens: int = 0
     context: int = 0
     """Prompt and output of its longest call."""
+    unfit_limit: int | None = None
+    """Output tokens that did not fit beside a prompt of its."""
     opened: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
     closing: bool = False

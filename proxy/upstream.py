@@ -49,6 +49,8 @@ class Reply:
     """Without parameters, lower case."""
     headers: Mapping[str, str]
     _response: aiohttp.ClientResponse
+    said: bytes | None = None
+    """The whole body, where it was looked at already."""
 
     async def chunk(self) -> bytes:
         """The next body bytes as they came; empty at the end. Safe to cancel."""
@@ -61,6 +63,8 @@ class Reply:
 
     async def body(self, limit: int) -> bytes:
         """The whole body, cut at ``limit`` bytes; what came before a break-off."""
+        if self.said is not None:
+            return self.said
         got = bytearray()
         with suppress(BrokeOff):
             while len(got) < limit and (chunk := await self.chunk()):

@@ -61,6 +61,8 @@ class Overrides:
     """Output tokens the session's budget still allows."""
     context_len: int | None = None
     """The engine's context in tokens, to clamp ``max_tokens`` to what can fit at all; None leaves it."""
+    unfit_limit: int | None = None
+    """Output tokens that the engine has refused this session beside its prompt, which only grows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ import msgspec
 from forge.proxy import splice
 from forge.proxy.engines.answers import error_text
 
-OVERFLOW: Final = re.compile(r"context.{0,12} length|max_model_len|context window|too many tokens", re.IGNORECASE)
+OVERFLOW: Final = re.compile(
+    r"context.{0,12} length|max_model_len|context window|context size|too many tokens", re.IGNORECASE
+)
 """How engines say that a prompt is too long."""
 UNKNOWN: Final = "upstream_error"
 

@@ -56,7 +56,8 @@ class _Assistant:
         message: dict[str, Any] = {"role": "assistant", "content": content}
         reasoning = self.thoughts if self.signed is None else self.signed
         if reasoning:
-            message["reasoning_content"] = reasoning
+            # The older name too: which one a policy server reads differs by version.
+            message |= {"reasoning": reasoning, "reasoning_content": reasoning}
         if self.calls:
             message["tool_calls"] = self.calls
         return message

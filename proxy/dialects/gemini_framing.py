@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 BLANK: Final = b"\n\n"
 """White space, to both kinds of stream: it keeps a connection alive and says nothing."""
-_SEPARATORS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
-"""Inside JSON they can only stand in strings."""
+_SEPARATORS: Final = tuple((mark.encode(), f"\\u{ord(mark):04x}".encode()) for mark in "\x85\u2028\u2029")
+"""What ends a line to one of the readers, though not to the format. Inside JSON they can only stand in strings."""
 
 
 class Framing(Protocol):

@@ -47,7 +47,8 @@ class _Assistant:
     def message(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning:
-            message["reasoning_content"] = self.reasoning
+            # The older name too: which one a policy server reads differs by version.
+            message |= {"reasoning": self.reasoning, "reasoning_content": self.reasoning}
         if self.calls:
             message["tool_calls"] = self.calls
         elif self.content is None:

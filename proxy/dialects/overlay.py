@@ -60,6 +60,21 @@ def overlay(request: Values, overrides: Overrides) -> Overlay:
     return Overlay(changes, edits)
 
 
+def limit_of(body: bytes) -> int | None:
+    """The output tokens that a request as sent asks for; None where it names no number."""
+    try:
+        asked = splice.members(body)
+        found = [msgspec.json.decode(asked[name]) for name in LIMITS if name in asked]
+    except splice.UNREADABLE:
+        return None
+    return next((value for value in found if isinstance(value, int)), None)
+
+
+def without_limit(body: bytes) -> bytes:
+    """The request without it: an engine then gives all that fits beside the prompt."""
+    return splice.rebuild({name: value for name, value in splice.members(body).items() if name not in LIMITS})
+
+
 def sampling(request: Values) -> str | None:
     """JSON object of the sampling members."""
     kept = {name: Raw(bytes(value)) for name, value in request.items() if name in SAMPLING}
@@ -92,7 +107,8 @@ def _limit(request: Values, overrides: Overrides, changes: dict[str, bytes | Non
     caps = [asked, overrides.max_tokens_cap, *(run.get(limit) for limit in LIMITS)]
     known = [cap for cap in caps if cap is not None]
     sent = min(known) if known else None
-    if sent is not None and overrides.context_len is not None and sent >= overrides.context_len:
+    too_much = [each for each in (overrides.context_len, overrides.unfit_limit) if each is not None]
+    if sent is not None and too_much and sent >= min(too_much):
         sent = None
     if sent == asked:
         return None

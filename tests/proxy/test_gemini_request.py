@@ -119,10 +119,10 @@ def test_pieces_of_one_answer_are_one_message_again() -> None:
         model({"text": ""}),
     ]
     (_, made) = messages(HI, *pieces)
-    assert made | {"reasoning": None} == {
+    assert made == {
         "role": "assistant",
-        "reasoning": None,
         "content": "So: ",
+        "reasoning": "I think",
         "reasoning_content": "I think",
         "tool_calls": [chat_call("x", "f", '{"a": 1, "b": [1.0, "é"]}')],
     }

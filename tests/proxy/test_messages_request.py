@@ -186,6 +186,7 @@ def test_one_answer_is_one_message_again() -> None:
     assert messages(HI, one, results)[1] == {
         "role": "assistant",
         "content": "I run",
+        "reasoning": "hm",
         "reasoning_content": "hm",
         "tool_calls": [call("a", '{"cmd": "ls"}'), call("b", '{"cmd": "pwd"}')],
     }
@@ -195,7 +196,7 @@ def test_two_answers_are_two_messages() -> None:
     assert messages(said(text("a")), said(text("b")), said(thinking("c"), text("d")), HI)[:3] == [
         {"role": "assistant", "content": "a"},
         {"role": "assistant", "content": "b"},
-        {"role": "assistant", "content": "d", "reasoning_content": "c"},
+        {"role": "assistant", "content": "d", "reasoning": "c", "reasoning_content": "c"},
     ]
 
 
@@ -211,6 +212,7 @@ def test_thinking_comes_back_whoever_signed_it(signature: str | None) -> None:
     assert messages(HI, said(block, text("a")), HI)[1] == {
         "role": "assistant",
         "content": "a",
+        "reasoning": "hm",
         "reasoning_content": "hm",
     }
 

@@ -92,7 +92,7 @@ def expected(said: Said, message: Json) -> Json:
     made: Json = {"role": "assistant", "content": said.text or (None if calls else "")}
     return (
         made
-        | ({"reasoning_content": said.reasoning} if said.reasoning else {})
+        | ({"reasoning": said.reasoning, "reasoning_content": said.reasoning} if said.reasoning else {})
         | ({"tool_calls": calls} if calls else {})
     )
 
