@@ -56,10 +56,16 @@ proof: setup  ## 10,000 sessions of an adversarial harness on real templates: no
 docs: setup  ## Write docs/dataset.md from the declared columns
 	$(BIN)/python docs/dataset.py > docs/dataset.md
 
-lock: setup  ## Pin again: names, versions and hashes, no address
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-annotate --no-header --all-extras --override requirements/overrides.txt \
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
+HARNESS := cd adapters/harnesses/locks && $(abspath $(BIN))/$(COMPILE)
+
+lock: setup  ## Pin again, Forge's own and what runs beside it: names, versions and hashes, no address
+	$(BIN)/$(COMPILE) --no-header --all-extras --override requirements/overrides.txt \
 	  pyproject.toml requirements/lock.in -o requirements.lock
+	$(BIN)/$(COMPILE) --no-header --override proxy/intercept/overrides.txt \
+	  proxy/intercept/requirements.in -o proxy/intercept/requirements.txt
+	$(HARNESS) hermes.in -o hermes.txt
+	$(HARNESS) --excludes mini-swe-agent.without mini-swe-agent.in -o mini-swe-agent.txt
 
 clean:  ## Remove .venv and caches of this folder
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
