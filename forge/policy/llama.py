@@ -146,7 +146,15 @@ class Llama:
 
     @torch.inference_mode()
     def prefill(self, row: Row, ids: list[int]) -> Tensor:
-        """Append ``ids`` to one row; logits after the last of them, [vocab]."""
+        """Append ``ids`` to one row; logits after each of them, [len(ids), vocab]."""
+        return self._logits(self._prefilled(row, ids))
+
+    @torch.inference_mode()
+    def prefill_last(self, row: Row, ids: list[int]) -> Tensor:
+        """The same; logits after the last of them, [vocab]."""
+        return self._logits(self._prefilled(row, ids)[-1:])[0]
+
+    def _prefilled(self, row: Row, ids: list[int]) -> Tensor:
         start, count = row.length, len(ids)
         row.reserve(start + count)
         kv_heads, groups, size = self.shape.kv_heads, self.shape.heads // self.shape.kv_heads, self.shape.head_dim
@@ -163,7 +171,7 @@ class Llama:
 
         x = self._layers(torch.tensor(ids), torch.arange(start, start + count), attend)
         row.ids.extend(ids)
-        return self._logits(x[-1:])[0]
+        return x
 
     @torch.inference_mode()
     def decode(self, rows: list[Row], tokens: list[int]) -> Tensor:

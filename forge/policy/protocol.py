@@ -70,7 +70,8 @@ class Common(msgspec.Struct, kw_only=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
+    return_tokens_as_token_ids: bool | None = None
     min_tokens: int | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -83,7 +84,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
     "logit_bias": ({},),
-    "prompt_logprobs": (),
     "min_tokens": (0,),
     "echo": (False,),
     "suffix": ("",),
@@ -170,15 +170,18 @@ def check(request: Chat | Completion) -> Wanted:
     for name, fine in NEUTRAL.items():
         value = getattr(request, name)
         if value is not None and value not in fine:
-            wish = f"only {fine[0]!r}" if fine else "no value"
-            raise Refused(f"{name}={value!r} is not supported by the embedded policy server: {wish} is", name)
+            raise Refused(f"{name}={value!r} is not supported by the embedded policy server: only {fine[0]!r} is", name)
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if "" in stops:
         raise Refused("stop must not hold an empty string", "stop")
     grammar = _grammar(request)
     if isinstance(request, Completion):
+        if request.stream and request.prompt_logprobs is not None:
+            raise Refused("prompt_logprobs are not given in streams", "prompt_logprobs")
         wants = request.logprobs is not None
         return Wanted(request, request.max_tokens or 16, wants, request.logprobs or 0, grammar, stops=stops)
+    if request.prompt_logprobs is not None:
+        raise Refused("prompt_logprobs are given by /v1/completions only", "prompt_logprobs")
     if request.top_logprobs and not request.logprobs:
         raise Refused("top_logprobs needs logprobs=true", "top_logprobs")
     forced = _forced(request)

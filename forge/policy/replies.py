@@ -10,7 +10,7 @@ from typing import Any
 
 from forge.policy.answer import Answer
 from forge.policy.protocol import Wanted
-from forge.policy.sampler import Drawn
+from forge.policy.sampler import MINUS_INFINITY, Drawn, Scored
 from forge.policy.scheduler import Step
 from forge.policy.template import Text
 from forge.policy.toolcalls import Parsed, ToolCall, ToolParser
@@ -43,6 +43,7 @@ class Reply:
         self.cached = 0
         self.content = ""
         self.drawn: list[Drawn] = []
+        self.scored: list[Scored] = []
         self.finish: str | None = None
         self.stop: str | int | None = None
 
@@ -73,6 +74,8 @@ class Reply:
             self.drawn.append(step.drawn)
 
     def token(self, index: int) -> str:
+        if self.wanted.common.return_tokens_as_token_ids:
+            return f"token_id:{index}"
         return self.text.bytes_of(index).decode(errors="replace")
 
 
@@ -165,7 +168,7 @@ class CompletionReply(Reply):
 
     def whole(self, fingerprint: str) -> Json:
         choice: Json = {"index": 0, "text": self.content, "logprobs": self.log_probs(self.drawn, 0)} | self.ending()
-        choice |= {"token_ids": self.answer.ids if self.give_ids else None, "prompt_logprobs": None}
+        choice |= {"token_ids": self.answer.ids if self.give_ids else None, "prompt_logprobs": self.prompt_log_probs()}
         choice["prompt_token_ids"] = self.prompt if self.give_ids else None
         body = self.head | {"object": self.whole_object, "choices": [choice], "usage": self.usage()}
         return body | {"service_tier": None, "system_fingerprint": fingerprint, "kv_transfer_params": None}
@@ -173,6 +176,24 @@ class CompletionReply(Reply):
     def parse(self, step: Step) -> None:
         self.take(step)
         self.content += step.said.text
+
+    def prompt_log_probs(self) -> list[Json | None] | None:
+        """Of each prompt id, by id as vLLM has it: its own first, then the likeliest; nothing of the first one."""
+        if self.wanted.common.prompt_logprobs is None:
+            return None
+        return [None, *(self._prompt_entry(each) for each in self.scored)]
+
+    def _prompt_entry(self, scored: Scored) -> Json:
+        ranked = [(scored.id, scored.log_prob, scored.rank)]
+        ranked += [(i, p, rank) for rank, (i, p) in enumerate(scored.top, 1) if i != scored.id]
+        return {
+            str(i): {
+                "logprob": max(p, MINUS_INFINITY),
+                "rank": rank,
+                "decoded_token": self.text.bytes_of(i).decode(errors="replace"),
+            }
+            for i, p, rank in ranked
+        }
 
     def log_probs(self, drawn: list[Drawn], at: int) -> Json | None:
         if not self.wanted.log_probs:

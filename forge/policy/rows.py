@@ -88,6 +88,12 @@ class RowCache:
     """Least recently used first."""
     running: list[Row] = field(default_factory=list)
 
+    def fresh(self, length: int) -> Row:
+        """A row, now running, that shares nothing with any other."""
+        row = Row(self.shape, min(length, self.max_len), self.max_len)
+        self.running.append(row)
+        return row
+
     def take(self, prompt: list[int], room: int) -> Row:
         """A row, now running, that holds as much of ``prompt`` as is known, but for its last id."""
         best, shared = None, 0

@@ -39,6 +39,29 @@ class Drawn(NamedTuple):
     """The most likely ids and their log probs, best first."""
 
 
+class Scored(NamedTuple):
+    """One id of a prompt, and what the model made of it: of the logits as they are, whatever the temperature."""
+
+    id: int
+    log_prob: float
+    rank: int
+    """1: the likeliest."""
+    top: list[tuple[int, float]]
+
+
+def score(logits: Tensor, ids: list[int], top: int) -> list[Scored]:
+    """``logits`` is [len(ids), vocab], each row what was said of the id with its number."""
+    log_probs = torch.log_softmax(logits, -1)
+    own = log_probs.gather(1, torch.tensor(ids)[:, None])
+    ranks = (log_probs > own).sum(-1) + 1
+    best = torch.topk(log_probs, top)
+    several = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [
+        Scored(index, log_prob, rank, list(zip(*row, strict=True)))
+        for index, log_prob, rank, row in zip(ids, own[:, 0].tolist(), ranks.tolist(), several, strict=True)
+    ]
+
+
 @dataclass(slots=True)
 class Sampler:
     """The sampling state of one request."""

@@ -22,7 +22,7 @@ from forge.policy.answer import Answer, Said
 from forge.policy.grammar import Matcher
 from forge.policy.llama import Llama
 from forge.policy.rows import Row, RowCache
-from forge.policy.sampler import Drawn, Sampler
+from forge.policy.sampler import Drawn, Sampler, Scored, score
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ CHUNK = 512
 """Prompt tokens read in one go while nothing else runs."""
 CHUNK_BUSY = 256
 """The same while streams are waiting for their next token: about 0.7 s on two cores."""
+CHUNK_SCORED = 128
+"""The same where every prompt id is scored: the logits of a chunk are 25 MB."""
 ROOM = 256
 """Tokens of output that a new row has room for before it grows."""
 
@@ -63,6 +65,10 @@ class Job:
     cached: int = 0
     """Prompt ids whose KV was found, not computed."""
     row: Row | None = None
+    prompt_top: int | None = None
+    """Alternatives to give with the log prob of each prompt id; None: prompt ids are not scored."""
+    scored: list[Scored] = field(default_factory=list)
+    """Of the prompt's ids from the second on."""
 
     def sequence(self) -> list[int]:
         return self.prompt + self.answer.ids
@@ -222,15 +228,26 @@ class Scheduler:
                 if self.paused or not self._waiting or len(self._running) >= self.slots:
                     return
                 job = self._waiting.popleft()
-            job.row = self.rows.take(job.sequence(), ROOM)
+            # A score is of these weights alone: it uses no KV that was there before.
+            scoring = job.prompt_top is not None
+            job.row = self.rows.fresh(len(job.prompt) + ROOM) if scoring else self.rows.take(job.sequence(), ROOM)
+            job.scored.clear()
             if not job.answer.ids:
                 job.cached = job.row.length
             self._reading = job
         job, row = self._reading, self._reading.row
         assert row is not None
         sequence = job.sequence()
-        end = min(len(sequence), row.length + (CHUNK_BUSY if self._running else CHUNK))
-        logits = self.llama.prefill(row, sequence[row.length : end])
+        chunk = CHUNK_BUSY if self._running else CHUNK
+        end = min(len(sequence), row.length + (chunk if job.prompt_top is None else CHUNK_SCORED))
+        if job.prompt_top is None:
+            logits = self.llama.prefill_last(row, sequence[row.length : end])
+        else:
+            every = self.llama.prefill(row, sequence[row.length : end])
+            start = end - len(every)
+            known = sequence[start + 1 : min(end + 1, len(job.prompt))]
+            job.scored += score(every[: len(known)], known, job.prompt_top)
+            logits = every[-1]
         if end == len(sequence):
             self._reading = None
             self._running.append(job)

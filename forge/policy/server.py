@@ -193,7 +193,7 @@ class PolicyServer:
         def tell(step: Step) -> None:
             loop.call_soon_threadsafe(steps.put_nowait, step)
 
-        job = Job(prompt, Sampler(_sampling(wanted)), answer, matcher, tell)
+        job = Job(prompt, Sampler(_sampling(wanted)), answer, matcher, tell, prompt_top=common.prompt_logprobs)
         head = {"id": kind.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": self.options.name}
         reply = kind(wanted, self.text, answer, prompt, head)
         self.scheduler.submit(job)
@@ -218,6 +218,7 @@ class PolicyServer:
                 reply.parse(await steps.get())
             if reply.finish == "error":
                 return _json(error(500, "the model failed, see the server's log"), 500)
+            reply.scored = job.scored
             return _json(reply.whole(self._fingerprint()))
         finally:
             # also reached when the client is gone and this handler is cancelled
