@@ -53,12 +53,9 @@ def damage_lines(dataset: Dataset) -> list[str]:
     """One line per file that could not be read, and what to do."""
     if not dataset.damaged:
         return []
-    reasons = {damaged.path: damaged.reason for damaged in dataset.damaged}
+    told = dict.fromkeys(damaged.told() for damaged in dataset.damaged)
     return [
-        *(
-            f"cannot be read, and left out: {reason if str(path) in reason else f'{path}: {reason}'}"
-            for path, reason in reasons.items()
-        ),
+        *(f"cannot be read, and left out: {each}" for each in told),
         f"  next: forge decode --rebuild --data {dataset.data} makes parts anew; move foreign files out of it",
     ]
 

@@ -40,6 +40,10 @@ class Damaged:
     path: Path
     reason: str
 
+    def told(self) -> str:
+        """Both; a reason may name the file already."""
+        return self.reason if str(self.path) in self.reason else f"{self.path}: {self.reason}"
+
 
 def table_dir(data: Path, table: str, recipe: str | None = None) -> Path:
     """Where the runs of ``calls``, ``sessions``, or ``samples`` of a recipe are."""

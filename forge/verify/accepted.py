@@ -1,0 +1,93 @@
+"""The journal against the dataset: every accepted call has its rows, under the session that it was accepted for.
+
+Reads the journal that is kept, changes nothing. Not obvious: only what the decoder's checkpoint says is in parts is
+asked for, so a run can be looked at while it is recorded; and old segments may be gone, which is a note, no gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forge.storage import checkpoint
+from forge.storage.errors import ForgeError
+from forge.storage.frames import Close, Cut, Open
+from forge.storage.journal import Entry, JournalReader, journal_dir
+from forge.storage.journal_segment import Position, segments, writers
+from forge.verify.facts import Facts
+from forge.verify.report import Finding, Kind, finding
+
+
+@dataclass(slots=True)
+class Accepted:
+    """What the journal tells of one run."""
+
+    sessions: dict[str, str] = field(default_factory=dict)
+    """Call to the session it was accepted for; of calls that must have rows."""
+    pending: int = 0
+    """Accepted and not decoded yet."""
+    whole: bool = True
+    """The journal goes back to its first segment."""
+    notes: list[str] = field(default_factory=list)
+
+
+def accepted(data: Path, run_id: str) -> Accepted:
+    found = Accepted()
+    marks = checkpoint.load(data)
+    numbers = writers(data)
+    for number in numbers:
+        folder = journal_dir(data, number)
+        there = segments(folder)
+        found.whole &= bool(there) and there[0] <= 1
+        try:
+            _read(found, folder, run_id, Position(*marks.mark(number).position))
+        except ForgeError as error:
+            found.notes.append(f"journal {folder} was not read to its end: {error.message}")
+    if not numbers:
+        found.whole = False
+        found.notes.append("there is no journal: whether every accepted call has a row cannot be told")
+    return found
+
+
+def _read(found: Accepted, folder: Path, run_id: str, decoded: Position) -> None:
+    opens: dict[str, str] = {}
+    closed: set[str] = set()
+    unsettled: tuple[str, ...] = ()
+    for entry in _entries(folder):
+        frame = entry.frame
+        if isinstance(frame, Open) and frame.run_id == run_id:
+            opens[frame.call_id] = frame.session_id
+        elif entry.end > decoded:
+            continue
+        elif isinstance(frame, Close):
+            closed.add(frame.call_id)
+        elif isinstance(frame, Cut):
+            unsettled = frame.unsettled
+    closed.difference_update(unsettled)
+    found.sessions |= {call: session for call, session in opens.items() if call in closed}
+    found.pending += sum(call not in closed for call in opens)
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
+    reader = JournalReader(folder)
+    try:
+        while entries := reader.read():
+            yield from entries
+    finally:
+        reader.close()
+
+
+def check_accepted(found: Accepted, calls: Sequence[Facts]) -> list[Finding]:
+    rows = {call.call_id: call.session_id for call in calls}
+    elsewhere = [i for i, session in found.sessions.items() if i in rows and rows[i] != session]
+    unknown = [i for i in rows if i not in found.sessions] if found.whole and not found.pending else []
+    return [
+        *finding(
+            Kind.GAP,
+            "accepted calls have no row: forge decode --rebuild makes the dataset anew from the journal",
+            [call_id for call_id in found.sessions if call_id not in rows],
+        ),
+        *finding(Kind.GAP, "calls have a row, and the journal has no such call", unknown),
+        *finding(Kind.SESSION, "calls stand under another session than they were accepted for", elsewhere),
+    ]
