@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from forge.overview import count
 from forge.run import Watch, run
 from forge.run_config import TRAINING_SAMPLING, RunConfig
 from forge.run_report import RunReport
+from forge.scratch import scratch as temporary
 from forge.stack import serving
 from forge.storage.dataset import Dataset
 from forge.storage.errors import ForgeError, Untrainable
@@ -55,8 +55,8 @@ async def run_demo(config: RunConfig, watch: Watch) -> Outcome:
 
     task = Task(id="weather", prompt=PROMPT, grader=GRADER, row={"id": "weather"})
     config = replace(config, tasks=(task,), sampling={**TRAINING_SAMPLING, "max_tokens": MAX_TOKENS})
-    with tempfile.TemporaryDirectory(prefix="forge-demo-") as scratch:
-        async with serving(config, Path(scratch), watch.say) as control:
+    with temporary("demo") as scratch:
+        async with serving(config, scratch, watch.say) as control:
             token = config.data / "control.token"
             there = replace(config, policy=None, control=control.url, control_token_file=token)
             watch.say("1 of 3: sessions on the model as it comes")

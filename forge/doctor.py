@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
@@ -26,6 +25,7 @@ from forge.proxy.config import Limits, ProxyConfig, Record
 from forge.proxy.engines.base import Abilities
 from forge.proxy.pool import Replica
 from forge.runners import find as find_runner
+from forge.scratch import scratch as temporary
 from forge.stack import embedded_policy, reached
 from forge.storage.errors import ForgeError
 
@@ -76,7 +76,7 @@ def installed() -> Iterator[Finding]:
 async def policy(url: str | None, key_file: Path | None, say: Callable[[str], None]) -> list[Finding]:
     """The policy server and one call through a proxy of our own. Raises ``ForgeError`` if it cannot be reached."""
     async with AsyncExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forge-doctor-")))
+        scratch = stack.enter_context(temporary("doctor"))
         if url is None:
             say("starting the embedded policy server")
             url, key_file = await embedded_policy(scratch, scratch / "policy.log", scratch, stack)

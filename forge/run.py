@@ -8,7 +8,6 @@ data directory in use) is raised, before the first session is opened.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
@@ -26,6 +25,7 @@ from forge.proxy.config import Record
 from forge.rollout import Rollouts
 from forge.run_config import RunConfig
 from forge.run_report import RunReport, SessionReport
+from forge.scratch import scratch as temporary
 from forge.stack import serving
 from forge.tasks import Task
 
@@ -47,8 +47,7 @@ async def run(config: RunConfig, watch: Watch) -> RunReport:
         await asyncio.to_thread(adapter.install, cache_folder(), watch.say)
     if config.intercept is not None:
         await asyncio.to_thread(environment.install, watch.say)
-    with tempfile.TemporaryDirectory(prefix="forge-run-") as folder:
-        scratch = Path(folder)
+    with temporary("run") as scratch:
         graders = Graders(config.runner, scratch / "code")
         graders.gather(config.tasks, config.modules)
         config.kept.mkdir(parents=True, exist_ok=True)

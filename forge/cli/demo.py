@@ -35,6 +35,7 @@ def demo(
     from forge.progress import Progress
     from forge.run_config import RunConfig
     from forge.runners import find as find_runner
+    from forge.signals import until_signalled
 
     folder = data.absolute() if data else Path(tempfile.mkdtemp(prefix="forge-demo-data-"))
     if (folder / "journal").exists():
@@ -49,7 +50,7 @@ def demo(
         group_size=group_size,
     )
     with Progress(console, total=group_size * ROUNDS) as progress:
-        outcome = asyncio.run(run_demo(config, progress))
+        outcome = asyncio.run(until_signalled(run_demo(config, progress)))
     check(outcome)
     console.print()
     console.print(table(outcome))

@@ -33,12 +33,14 @@ def doctor(
     from forge.doctor import Finding, installed
     from forge.doctor import policy as examine
     from forge.overview import console
+    from forge.signals import until_signalled
     from forge.storage.errors import ForgeError
 
     out = console()
     found = list(installed())
     try:
-        found += asyncio.run(examine(policy, policy_key_file, lambda text: out.print(text, style="dim", markup=False)))
+        looked = examine(policy, policy_key_file, lambda text: out.print(text, style="dim", markup=False))
+        found += asyncio.run(until_signalled(looked))
     except ForgeError as error:
         found.append(Finding("policy server", False, error.message, error.hint))
     table = Table(box=None, show_header=False, pad_edge=False)

@@ -96,10 +96,11 @@ def check(
     from forge.harness_check.table import failure, print_facts
     from forge.overview import console
     from forge.progress import working
+    from forge.signals import until_signalled
 
     adapter = find(name, command)
     with working(f"checking {adapter.name}") as say:
-        facts, kept = asyncio.run(checks.check(adapter, say, seconds=timeout))
+        facts, kept = asyncio.run(until_signalled(checks.check(adapter, say, seconds=timeout)))
     if command is None:
         keep(facts)
     if as_json:

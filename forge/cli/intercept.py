@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,24 +76,13 @@ def register(app: typer.Typer) -> None:
 
 
 def _carry_out(config: InterceptConfig) -> int:
-    ended = asyncio.run(_until_signal(config))
+    from forge.intercept.command import intercept
+    from forge.signals import until_signalled
+
+    ended = asyncio.run(until_signalled(intercept(config, _say)))
     for line in _report(config, ended):
         _say(line)
     return ended.exit_code
-
-
-async def _until_signal(config: InterceptConfig) -> Ended:
-    """SIGTERM, and a terminal that goes, end the program, close its session and stop what was started."""
-    from forge.intercept.command import intercept
-
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
-        return await intercept(config, _say)
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
 
 
 def _report(config: InterceptConfig, ended: Ended) -> list[str]:

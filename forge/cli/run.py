@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -21,9 +20,7 @@ from forge.storage.records import Purpose
 
 if TYPE_CHECKING:
     from forge.adapters.harnesses.base import HarnessAdapter
-    from forge.run import Watch
     from forge.run_config import RunConfig
-    from forge.run_report import RunReport
     from forge.tasks import Task
 
 EXAMPLE = "Example: forge run --harness pi --task 'Create hello.txt containing hi' --group-size 4"
@@ -149,23 +146,12 @@ def _tasks(text: str | None, file: Path | None) -> tuple[Task, ...]:
 def _carry_out(config: RunConfig) -> Exit:
     from forge.overview import console as make_console
     from forge.progress import Progress
+    from forge.run import run
     from forge.run_table import print_report
+    from forge.signals import until_signalled
 
     console = make_console()
     with Progress(console, total=len(config.tasks) * config.group_size * len(config.adapters)) as progress:
-        report = asyncio.run(_until_signal(config, progress))
+        report = asyncio.run(until_signalled(run(config, progress)))
     print_report(report, console)
     return report.exit_code
-
-
-async def _until_signal(config: RunConfig, watch: Watch) -> RunReport:
-    """SIGTERM ends a run as Ctrl-C does: sessions are closed, children stopped."""
-    from forge.run import run
-
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        return await run(config, watch)
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None

@@ -5,8 +5,6 @@ It is a run like any other; only the policy server, the task and the name server
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,6 +18,7 @@ from forge.run import run
 from forge.run_config import RunConfig
 from forge.run_report import SessionReport
 from forge.runners import find as find_runner
+from forge.scratch import keep, scratch
 from forge.storage.dataset import Dataset
 from forge.tasks import Task
 
@@ -49,15 +48,12 @@ class _Watch:
 
 async def check(adapter: HarnessAdapter, say: Callable[[str], None], *, seconds: float) -> Checked:
     """Raises ``ForgeError`` where the harness cannot be installed or nothing can be confined here."""
-    folder = Path(tempfile.mkdtemp(prefix=f"forge-check-{adapter.name}-"))
-    passed = False
-    try:
+    with scratch(f"check-{adapter.name}") as folder:
         facts = await _facts(adapter, say, folder, seconds)
-        passed = facts.passed
-        return Checked(facts, None if passed else folder)
-    finally:
-        if passed or not (folder / DATA).exists():  # what failed can be looked at
-            shutil.rmtree(folder)
+        if facts.passed:
+            return Checked(facts, None)
+        keep(folder)
+        return Checked(facts, folder)
 
 
 async def _facts(adapter: HarnessAdapter, say: Callable[[str], None], folder: Path, seconds: float) -> Facts:

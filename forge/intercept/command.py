@@ -10,7 +10,6 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from forge.intercept.mitmproxy import Interception, interception
 from forge.proxy.config import Record
 from forge.proxy.intercept.hosts import Rules
 from forge.run_config import TRAINING_SAMPLING, check_place
+from forge.scratch import scratch as temporary
 from forge.stack import serving
 from forge.storage.errors import BadInput, ForgeError
 from forge.storage.names import check_name
@@ -73,8 +73,7 @@ class Ended:
 async def intercept(config: InterceptConfig, say: Say) -> Ended:
     """Raises ``ForgeError`` where something needed is not there; on cancellation the session is closed."""
     await asyncio.to_thread(environment.install, say)
-    with tempfile.TemporaryDirectory(prefix="forge-intercept-") as made:
-        scratch = Path(made)
+    with temporary("intercept") as scratch:
         async with (
             serving(config, scratch, say) as control,
             ControlClient(control.url, control.token) as client,

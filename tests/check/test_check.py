@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -186,6 +188,29 @@ def test_a_failed_check_is_an_error_with_its_evidence() -> None:
     folder = Path(following.rsplit(" ", 1)[1])
     assert next(folder.glob("data/harness/check/*/stdout")).read_text() == "no\n"
     shutil.rmtree(folder)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+async def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path, sign: signal.Signals) -> None:
+    argv = ["harness", "check", "command", "--command", "sh -c 'echo began; sleep 1000'"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "forge", *argv),
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        while not any(path.stat().st_size for path in tmp_path.glob("forge-check-*/data/harness/check/*/stdout")):
+            assert process.returncode is None
+            await asyncio.sleep(0.05)  # the harness's own output is the signal
+        process.send_signal(sign)
+        _, said = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == Exit.INTERRUPTED, said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.harness

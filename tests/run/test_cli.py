@@ -150,8 +150,10 @@ async def hanging(tmp_path: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
     async with ScriptedEngine() as engine:
         engine.default = lambda request: Turn("ok")
         argv = [sys.executable, "-c", DRIVER, str(tmp_path), engine.url, HANGS]
+        (tmp_path / "tmp").mkdir()
+        env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
         with (tmp_path / "printed").open("w") as printed:
-            process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=printed, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(argv, cwd=REPOSITORY, env=env, stdout=printed, stderr=subprocess.STDOUT)
         try:
             while len([p for p in tmp_path.glob("harness/r/*/stdout") if p.read_text()]) < 2:
                 assert process.poll() is None, (tmp_path / "printed").read_text()
@@ -179,13 +181,18 @@ async def _until_none(word: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_ctrl_c_closes_the_sessions_and_exits_130(tmp_path: Path, hanging: subprocess.Popen[bytes]) -> None:
-    hanging.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_ctrl_c_closes_the_sessions_and_exits_130(
+    tmp_path: Path, hanging: subprocess.Popen[bytes], sign: signal.Signals
+) -> None:
+    """Being asked to go, and a terminal that goes, are the same."""
+    hanging.send_signal(sign)
     assert await asyncio.to_thread(hanging.wait, 60) == Exit.INTERRUPTED, (tmp_path / "printed").read_text()
     assert not _processes(str(tmp_path))
     sessions = Dataset(tmp_path).sessions("r")
     assert [(s.status, s.reward) for s in sessions] == [("interrupted", None)] * 2
     assert [call.status for call in Dataset(tmp_path).calls("r")] == ["ok", "ok"]
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 async def test_a_killed_run_takes_everything_with_it(tmp_path: Path, hanging: subprocess.Popen[bytes]) -> None:
