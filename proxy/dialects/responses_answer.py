@@ -69,6 +69,9 @@ class ResponseComposer:
 
     def settle(self, finish: str, matched: str | None) -> None:
         self._finish = finish
+        if self._item is None and not self._output:
+            # An answer without a word is a message all the same: it must be in the history that follows it.
+            self._open(Text(self._id("msg"), 0))
         self._close("incomplete" if finish in INCOMPLETE else "completed")
 
     def end(self, usage: Usage | None) -> None:

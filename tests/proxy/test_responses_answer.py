@@ -235,7 +235,8 @@ def test_an_answer_that_was_cut_is_incomplete(finish: str, reason: str) -> None:
 
 def test_nothing_said_is_a_response_all_the_same() -> None:
     response = final(read(run(start(), stream(ROLE, chunk({}, "stop"), usage_chunk()))))
-    assert (response["status"], response["output"]) == ("completed", [])
+    (message,) = response["output"]
+    assert (response["status"], message["type"], message["content"][0]["text"]) == ("completed", "message", "")
 
 
 def test_usage_that_the_engine_did_not_give_is_not_invented() -> None:
