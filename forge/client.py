@@ -123,6 +123,7 @@ class ControlClient:
         lineage: str | None = None,
         mode: Literal["wait", "abort", "keep"] = "wait",
         rolling: bool = False,
+        by_trainer: bool = False,
     ) -> Published:
         body = {
             "version": version,
@@ -131,6 +132,7 @@ class ControlClient:
             "lineage": lineage,
             "mode": mode,
             "rolling": rolling,
+            "by_trainer": by_trainer,
         }
         answer = await self._ask("POST", "/policy/publish", body, timeout_s=PUBLISH_S)
         return msgspec.convert(answer, Published)

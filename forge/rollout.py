@@ -68,8 +68,14 @@ class Rollouts:
 
     async def one(self, task: Task, adapter: HarnessAdapter, index: int) -> SessionReport:
         """Never raises for what a harness, a grader or the policy does; raises when the proxy is gone."""
+        return (await self.closed(task, adapter, index))[0]
+
+    async def closed(
+        self, task: Task, adapter: HarnessAdapter, index: int, *, group_id: str | None = None
+    ) -> tuple[SessionReport, Closed]:
+        """The same with the session's samples. ``group_id``: of a trainer that owns the groups."""
         began = time.monotonic()
-        ticket = await self._open(task, adapter, index)
+        ticket = await self._open(task, adapter, index, group_id or f"{self._config.run_id}/{task.id}/{adapter.name}")
         root, kept = self._scratch / ticket.session_id, self._config.kept / ticket.session_id
         try:
             attempt = await self._attempt(task, adapter, ticket, root, kept)
@@ -87,9 +93,9 @@ class Rollouts:
         finally:
             await asyncio.to_thread(workspace.remove, root)
         closed = await self._close(ticket, task, attempt)
-        return self._report(task, adapter, index, attempt, closed, seconds=time.monotonic() - began)
+        return self._report(task, adapter, index, attempt, closed, seconds=time.monotonic() - began), closed
 
-    async def _open(self, task: Task, adapter: HarnessAdapter, index: int) -> Ticket:
+    async def _open(self, task: Task, adapter: HarnessAdapter, index: int, group_id: str) -> Ticket:
         """Waits for room where others fill the proxy.
 
         A group is a task *in one harness*: its mean is the baseline of its sessions, and another harness gives the
@@ -99,7 +105,7 @@ class Rollouts:
         spec = {
             "run_id": config.run_id,
             "task_id": task.id,
-            "group_id": f"{config.run_id}/{task.id}/{adapter.name}",
+            "group_id": group_id,
             "rollout_index": index,
             "purpose": config.purpose.value,
             "harness": adapter.name,

@@ -56,7 +56,7 @@ async def run(config: RunConfig, watch: Watch) -> RunReport:
             ControlClient(control.url, control.token) as client,
             _interception(config, client, scratch / "mitmproxy", watch) as interception,
         ):
-            launching = Launching(config, await _context_tokens(client), interception)
+            launching = Launching(config, await context_tokens(client), interception)
             sessions = await _all(config, Rollouts(config, client, graders, launching, scratch=scratch), watch)
     return RunReport(run_id=config.run_id, data=config.data, strict=config.record is Record.STRICT, sessions=sessions)
 
@@ -94,7 +94,7 @@ async def _all(config: RunConfig, rollouts: Rollouts, watch: Watch) -> list[Sess
     return [each.result() for each in running]
 
 
-async def _context_tokens(client: ControlClient) -> int | None:
+async def context_tokens(client: ControlClient) -> int | None:
     """What every policy server takes; None where none says."""
     told = [upstream["abilities"]["max_model_len"] for upstream in await client.upstreams()]
     return min((each for each in told if each is not None), default=None)

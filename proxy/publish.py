@@ -35,6 +35,8 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mode: Literal["wait", "abort", "keep"] = "wait"
     rolling: bool = False
     """Replica by replica, the others serving on."""
+    by_trainer: bool = False
+    """The publisher has paused, loaded and reset the servers by its own means: only the version is new."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,10 @@ class Publisher:
     def _check(self, spec: Publish, replicas: Sequence[Replica]) -> None:
         if not replicas:
             raise Unavailable("there is no policy server to publish to", "add one: POST /upstreams")
+        if spec.by_trainer and spec.path is not None:
+            raise BadInput(
+                "path and by_trainer exclude each other", "leave the one away that does not load the weights"
+            )
         for replica in replicas:
             known = replica.policy
             if known.version is not None and known.lineage == spec.lineage and spec.version < known.version:
@@ -83,7 +89,7 @@ class Publisher:
         pool = self._deps.pool
         pool.shut(PUBLISHING)
         try:
-            if spec.mode == "wait":
+            if spec.mode == "wait" and not spec.by_trainer:
                 await self._idle(replicas)
             results = await asyncio.gather(*(self._replica(spec, r) for r in replicas))
         finally:
@@ -114,7 +120,9 @@ class Publisher:
 
     async def _replica(self, spec: Publish, replica: Replica) -> str | None:
         """None when the replica serves the version; else what went wrong, and the replica is out."""
-        steps = replica.engine.publication(spec.path or "", version=spec.version, mode=spec.mode)
+        steps = None
+        if not spec.by_trainer:
+            steps = replica.engine.publication(spec.path or "", version=spec.version, mode=spec.mode)
         if steps is None:
             if spec.path is not None:
                 return f"{replica.url} ({replica.engine.name}) cannot load weights"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -189,13 +189,24 @@ class Choice:
             )
 
 
-def rows_of(samples: Iterable[Sample], needs: Needs) -> tuple[list[Row], Counter[str]]:
-    """The rows of sessions that were just closed, and what is left out of them; groups are the live trainer's."""
+def rows_of(
+    samples: Iterable[Sample], needs: Needs, *, unrewarded: bool = False, evaluation: bool = False
+) -> tuple[list[Row], Counter[str]]:
+    """The rows of sessions that were just closed, and what is left out of them; groups are the live trainer's.
+    ``evaluation``: the trainer itself asked for one, and gets its rows to score, not to train."""
+    if evaluation:
+        samples = (_scored(sample) for sample in samples)
     samples = list(samples)
-    choice = Choice(needs)
+    choice = Choice(needs, unrewarded=unrewarded)
     for sample in samples:
         choice.see(sample)
     return list(choice.rows(samples)), choice.left
+
+
+def _scored(sample: Sample) -> Sample:
+    return (
+        replace(sample, trainable=True, untrainable_reason=None) if sample.untrainable_reason == Reason.EVAL else sample
+    )
 
 
 def left_out(sample: Sample, needs: Needs, *, unrewarded: bool = False) -> str | None:

@@ -8,12 +8,13 @@ one carries it; and it reads ``reward_extra_info`` of every output that has a re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from forge.adapters.trainers.base import Options
@@ -42,7 +43,7 @@ class Verl:
     caution = None
 
     def write(self, rows: Iterable[Row], path: Path, options: Options) -> Counter[str]:
-        write_table(path, COLUMNS, ((len(row.ids), _line(row)) for row in rows))
+        write_table(path, COLUMNS, ((len(row.ids), line(row)) for row in rows))
         return Counter()
 
 
@@ -54,7 +55,7 @@ def output(row: Row) -> dict[str, Any]:
         "response_ids": sample.response_ids.tolist(),
         "response_mask": sample.response_mask.tolist(),
         "response_logprobs": row.log_probs().tolist(),
-        "reward_score": row.reward if row.last else None,
+        "reward_score": row.sample.reward if row.last else None,
         "num_turns": len(sample.turn_starts),
         "extra_fields": {
             "min_global_steps": sample.policy_version_min,
@@ -65,12 +66,20 @@ def output(row: Row) -> dict[str, Any]:
     }
 
 
+Arrays = dict[str, NDArray[Any]]
+LABELS: Final = (
+    *("uid", "min_global_steps", "max_global_steps", "session_id", "row_index", "is_last"),
+    *("session_trainable_tokens", "weight"),
+)
 CARRIED: Final = ("sample_id", "row_index", "row_count", "session_trainable_tokens")
 """Of our columns, what has no field of its own in verl."""
 
 
-def padded(rows: Sequence[Row], *, prompt_length: int, response_length: int, pad_id: int) -> dict[str, NDArray[Any]]:
-    """The tensors of a ``DataProto``, as arrays: prompts padded on the left, responses on the right."""
+def padded(
+    rows: Sequence[Mapping[str, Any]], *, prompt_length: int, response_length: int, pad_id: int
+) -> dict[str, NDArray[Any]]:
+    """The tensors of a ``DataProto`` as arrays, from rows of an export: prompts padded on the left, responses on the
+    right, the reward on each row's last token."""
     size = len(rows)
     prompts = np.full((size, prompt_length), pad_id, np.int64)
     responses = np.full((size, response_length), pad_id, np.int64)
@@ -79,20 +88,19 @@ def padded(rows: Sequence[Row], *, prompt_length: int, response_length: int, pad
     log_probs = np.zeros((size, response_length), np.float32)
     scores = np.zeros((size, response_length), np.float32)
     for at, row in enumerate(rows):
-        sample = row.sample
-        left, right = len(sample.prompt_ids), len(sample.response_ids)
+        left, right = len(row["prompts"]), len(row["responses"])
         if left > prompt_length or right > response_length:
             raise BadInput(
-                f"row {sample.sample_id} has {left} + {right} ids; the batch has room for "
+                f"row {row['sample_id']} has {left} + {right} ids; the batch has room for "
                 f"{prompt_length} + {response_length}",
                 "give the batch more room, or export with --max-tokens",
             )
-        prompts[at, prompt_length - left :] = sample.prompt_ids
-        responses[at, :right] = sample.response_ids
+        prompts[at, prompt_length - left :] = row["prompts"]
+        responses[at, :right] = row["responses"]
         seen[at, prompt_length - left : prompt_length + right] = 1
-        mask[at, :right] = sample.response_mask
-        log_probs[at, :right] = row.log_probs()
-        scores[at, right - 1] = row.reward
+        mask[at, :right] = row["response_mask"]
+        log_probs[at, :right] = row["rollout_log_probs"]
+        scores[at, right - 1] = row["reward_score"]
     return {
         "prompts": prompts,
         "responses": responses,
@@ -105,20 +113,15 @@ def padded(rows: Sequence[Row], *, prompt_length: int, response_length: int, pad
     }
 
 
-def labels(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """What stands beside the tensors, a list each."""
-    return {
-        "uid": [row.group for row in rows],
-        "__num_turns__": [len(row.sample.turn_starts) for row in rows],
-        "min_global_steps": [row.sample.policy_version_min for row in rows],
-        "max_global_steps": [row.sample.policy_version_max for row in rows],
-        "session_id": [row.sample.session_id for row in rows],
-        "is_last": [row.last for row in rows],
-        "session_trainable_tokens": [row.session_tokens for row in rows],
-    }
+def read(path: Path, *, prompt_length: int, response_length: int, pad_id: int) -> tuple[Arrays, dict[str, list[Any]]]:
+    """A whole export: the tensors of its ``DataProto``, and what stands beside them."""
+    rows = pq.read_table(path).to_pylist()
+    tensors = padded(rows, prompt_length=prompt_length, response_length=response_length, pad_id=pad_id)
+    labels = {name: [row[name] for row in rows] for name in LABELS}
+    return tensors, {**labels, "__num_turns__": [row["num_turns"] for row in rows]}
 
 
-def _line(row: Row) -> dict[str, Any]:
+def line(row: Row) -> dict[str, Any]:
     sample = row.sample
     return {
         **row.place(),

@@ -160,6 +160,16 @@ async def test_versions_grow(tmp_path: Path) -> None:
         await s.control.publish(version=0, lineage="b")
 
 
+async def test_a_trainer_that_loads_weights_itself_only_tells_the_version(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        before = list(s.engine.admin)
+        await s.control.publish(version=5, by_trainer=True)
+        assert s.engine.admin == before, "no pause, no load, no reset: the trainer has done them"
+        assert [u["policy_version"] for u in await s.control.upstreams()] == [5]
+        with pytest.raises(BadInput, match="exclude each other"):
+            await s.control.publish(version=6, path="/w/6", by_trainer=True)
+
+
 async def test_a_server_that_restarted_with_old_weights_stays_out(tmp_path: Path) -> None:
     async with serving(tmp_path) as s:
         await s.control.publish(version=1, path="/w/1")

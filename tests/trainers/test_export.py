@@ -69,6 +69,11 @@ def test_parquet_exports_read_back_by_others(make_data: MakeData, tmp_path: Path
     assert table["reward_score"].to_pylist() == [1.0, 1.0, 0.0], "the session's latest reward, not the row's old one"
     assert table["session_trainable_tokens"].to_pylist() == [3, 3, 3]
     assert table["is_last"].to_pylist() == [False, True, True]
+    tensors, labels = verl.read(tmp_path / "out.parquet", prompt_length=4, response_length=5, pad_id=0)
+    assert tensors["input_ids"].shape == (3, 9)
+    assert labels["uid"] == ["r/g"] * 3
+    with pytest.raises(BadInput, match="row s0-0 has 3 \\+ 3 ids; the batch has room for 2 \\+ 5"):
+        verl.read(tmp_path / "out.parquet", prompt_length=2, response_length=5, pad_id=0)
     output = pq.read_table(wrote("skyrl", data, tmp_path)[0], columns=list(skyrl.GENERATOR_OUTPUT)).to_pydict()
     assert output["rewards"] == [[0.0] * 3, [0.0, 1.0], [0.0] * 4]
     assert output["is_last_step"] == [False, True, True]
