@@ -37,6 +37,9 @@ def train(
     max_staleness: Annotated[
         int, Option(min=-1, help="Leave out samples of weights more versions older than this; -1 takes all.")
     ] = 0,
+    unverified: Annotated[
+        bool, Option("--unverified", help="Learn also from runs that fail verification (see `forge verify`).")
+    ] = False,
     control: Annotated[str | None, Option(help="Control URL of a proxy that is to load the new weights.")] = None,
     control_token_file: Annotated[Path | None, Option(help="Its token file. Default: DATA/control.token.")] = None,
     seed: Annotated[int, Option(help="Seed of every random generator.")] = 0,
@@ -59,6 +62,7 @@ def train(
         hyper=hyper,
         divide_by_std=group_std,
         max_staleness=max_staleness if max_staleness >= 0 else None,
+        unverified=unverified,
         control=control,
         control_token_file=control_token_file,
         ray=ray,

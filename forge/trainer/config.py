@@ -51,6 +51,8 @@ class TrainConfig:
     hyper: Hyper = field(default_factory=Hyper)
     divide_by_std: bool = True
     max_staleness: int | None = 0
+    unverified: bool = False
+    """Learn also from runs that fail verification."""
     control: str | None = None
     control_token_file: Path | None = None
     ray: str | None = None

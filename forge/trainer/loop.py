@@ -24,6 +24,7 @@ from forge.trainer.advantage import Left, Selection
 from forge.trainer.batch import Row, rows_of
 from forge.trainer.cluster import cluster
 from forge.trainer.config import StepStats, TrainConfig
+from forge.trainer.gate import require_sound, why_no_samples
 from forge.trainer.metrics import Metrics
 from forge.trainer.publish import announce, control_token
 from forge.trainer.remote import RemoteLearner
@@ -133,10 +134,15 @@ def read_samples(config: TrainConfig) -> list[Sample]:
             f"{data.damaged[0].path} cannot be read: {data.damaged[0].reason} ({len(data.damaged)} damaged)",
             "repair it with: forge decode --rebuild, or leave its run out with --run",
         )
+    runs = config.runs or known
     if not samples:
         raise Untrainable(
-            f"{config.data} has no samples in the runs asked for", "make sessions first: forge run --help"
+            f"{config.data} has no samples in the runs asked for ({', '.join(runs) or 'none'}); "
+            f"their calls: {why_no_samples(data, runs)}",
+            "calls need token ids and log probs, and closed sessions: forge run --help",
         )
+    if not config.unverified:
+        require_sound(data, runs, config.recipe)
     return samples
 
 

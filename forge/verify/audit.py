@@ -15,6 +15,7 @@ import numpy as np
 from forge.run_stats import run_stats
 from forge.storage.dataset import Dataset
 from forge.storage.dataset_calls import BrokenDataset
+from forge.storage.recipe import DEFAULT
 from forge.storage.records import Call, CallStatus, Session, empty_log_probs
 from forge.verify import text
 from forge.verify.accepted import accepted, check_accepted
@@ -27,10 +28,10 @@ from forge.verify.scores import Scored, Scorer, choose, temperature_of
 from forge.verify.server_scorer import Refused
 
 
-def recorded(dataset: Dataset, run_id: str) -> Report:
+def recorded(dataset: Dataset, run_id: str, recipe: str = DEFAULT.name) -> Report:
     """Without a model, a prompt or the journal: linear in what is sampled and trained. Raises ``BadInput`` if there is
     no such run."""
-    report, calls, sessions = _begin(dataset, run_id, Thresholds())
+    report, calls, sessions = _begin(dataset, run_id, recipe, Thresholds())
     findings, report.transcripts = check_heard(dataset.data, run_id, sessions, None)
     report.findings += findings
     return _end(report, dataset, calls)
@@ -38,7 +39,7 @@ def recorded(dataset: Dataset, run_id: str) -> Report:
 
 async def audit(dataset: Dataset, run_id: str, scorer: Scorer | None, *, size: int, limits: Thresholds) -> Report:
     """Everything. ``size``: calls to score."""
-    report, facts, sessions = _begin(dataset, run_id, limits)
+    report, facts, sessions = _begin(dataset, run_id, DEFAULT.name, limits)
     journal = accepted(dataset.data, run_id)
     report.findings += check_accepted(journal, facts)
     report.opens = len(journal.sessions)
@@ -59,13 +60,15 @@ async def audit(dataset: Dataset, run_id: str, scorer: Scorer | None, *, size: i
     return _end(report, dataset, facts)
 
 
-def _begin(dataset: Dataset, run_id: str, limits: Thresholds) -> tuple[Report, list[Facts], dict[str, Session]]:
+def _begin(
+    dataset: Dataset, run_id: str, recipe: str, limits: Thresholds
+) -> tuple[Report, list[Facts], dict[str, Session]]:
     report = Report(run_id, run_stats(dataset, run_id), limits)
     sessions = {session.session_id: session for session in dataset.sessions(run_id)}
     calls = list(facts_of(dataset, run_id))
     report.findings += check_calls(calls)
     report.findings += check_sessions(calls, sessions)
-    report.findings += check_rows(dataset, run_id, calls)
+    report.findings += check_rows(dataset, run_id, recipe, calls)
     return report, calls, sessions
 
 

@@ -101,7 +101,7 @@ def _during(call: Facts, session: Session) -> bool:
     return session.open_us - CLOCK_SLACK_US <= call.start_us and (end is None or call.start_us <= end + CLOCK_SLACK_US)
 
 
-def check_rows(dataset: Dataset, run_id: str, calls: Sequence[Facts]) -> list[Finding]:
+def check_rows(dataset: Dataset, run_id: str, recipe: str, calls: Sequence[Facts]) -> list[Finding]:
     """Training rows against the calls they name: same session, same context, same ids and log probs, trained once."""
     known: dict[str, list[Facts]] = defaultdict(list)
     for call in calls:
@@ -110,7 +110,7 @@ def check_rows(dataset: Dataset, run_id: str, calls: Sequence[Facts]) -> list[Fi
     wrong: list[str] = []
     trained: Counter[str] = Counter()
     seen: set[str] = set()
-    for sample in dataset.samples(run_id):
+    for sample in dataset.samples(run_id, recipe):
         if any(call.session_id != sample.session_id for i in sample.turn_call_ids for call in known[i]):
             swapped.append(sample.sample_id)
         elif not _made_of(sample, known, trained):
@@ -124,7 +124,7 @@ def check_rows(dataset: Dataset, run_id: str, calls: Sequence[Facts]) -> list[Fi
         *finding(
             Kind.UNTRAINED,
             "trainable calls are in no training row, for no reason that is known",
-            _untrained(dataset, run_id, calls, seen),
+            _untrained(dataset, run_id, calls, seen) if recipe == DEFAULT.name else [],
             Level.WARN,
         ),
     ]

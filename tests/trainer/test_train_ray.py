@@ -60,8 +60,9 @@ def write(data: Path, samples: list[Sample]) -> None:
 
 
 def forge_train(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Unverified: these rows have no calls beside them."""
     return subprocess.run(
-        [sys.executable, "-m", "forge", "train", "--data", str(data), *options],
+        [sys.executable, "-m", "forge", "train", "--data", str(data), "--unverified", *options],
         capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, "HOME": str(data)}, check=False,
     )  # fmt: skip
 
