@@ -19,7 +19,7 @@ def test_a_sound_run_is_learned_from_and_a_wrong_one_only_when_told(tmp_path: Pa
     write(tmp_path, {"a": conversation("a", 2), "b": conversation("b", 2)})
     assert len(read_samples(TrainConfig(data=tmp_path))) == 2
     edit_samples(tmp_path, each(lambda row: row.update(session_id="a")))
-    with pytest.raises(Untrainable, match=r"run r fails verification: session: .* \(b-0\)") as refused:
+    with pytest.raises(Untrainable, match=r"run hello fails verification: session: .* \(b-0\)") as refused:
         read_samples(TrainConfig(data=tmp_path))
     assert f"forge verify {RUN} --data {tmp_path}" in refused.value.hint
     assert "--unverified" in refused.value.hint
@@ -35,5 +35,7 @@ def test_rows_with_nothing_to_prove_them_by(tmp_path: Path) -> None:
 
 def test_calls_without_ids_are_named_when_training_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path, {"a": [untrainable(call, "output_ids_missing") for call in conversation("a", 3)]})
-    with pytest.raises(Untrainable, match=r"no samples in the runs asked for \(r\); their calls: 3 output_ids_missing"):
+    with pytest.raises(
+        Untrainable, match=r"no samples in the runs asked for \(hello\); their calls: 3 output_ids_missing"
+    ):
         read_samples(TrainConfig(data=tmp_path))

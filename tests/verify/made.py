@@ -15,7 +15,7 @@ from forge.storage.parts import part_name, run_dir, table_dir, write_part
 from forge.storage.records import Call, Session
 from forge.storage.samples import samples_of
 
-RUN = "r"
+RUN = "hello"
 
 
 def place(number: int) -> str:
