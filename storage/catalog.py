@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -35,6 +34,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from forge.storage.dataset import Dataset
+from forge.storage.dataset_calls import UNREADABLE
 from forge.storage.errors import BadInput
 from forge.storage.parts import count_rows, parts_in, run_of, table_dir
 from forge.storage.recipe import DEFAULT
@@ -173,7 +173,7 @@ def _count(path: Path) -> int | None:
     """Rows of a part; None if it cannot be read, which the dataset's readers report."""
     try:
         return count_rows(path)
-    except (OSError, pa.ArrowException):
+    except UNREADABLE:
         return None
 
 

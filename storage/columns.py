@@ -12,8 +12,10 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 1
-"""Written in every file's metadata as ``forge.schema_version``; readers refuse a newer one."""
+SCHEMA_VERSION: Final = 2
+"""Written in every file's metadata as ``forge.schema_version``; readers refuse a newer one and lift an older one
+(``migrations.py``). A column that came after version 1 is nullable, so that a reader that knows no versions gets nulls
+where an older file lacks it."""
 
 TEXT = pa.string()
 IDS = pa.large_list(pa.field("element", pa.int32(), nullable=False))
@@ -79,6 +81,9 @@ CALLS: Final[tuple[Column, ...]] = (
     _key("chain_len", "links since the last whole prompt; 0 for a whole one", pa.int32()),
     _key("output_ids", "the sampled ids, end token included if the engine gives it", IDS),
     _key("output_log_probs", "their log probabilities; null where the engine gave none", LOG_PROBS),
+    Column(
+        "prompt_log_probs", LOG_PROBS, "log probabilities of the whole prompt's ids; null where nobody asked for them"
+    ),
     Column("top_logprobs", TEXT, "JSON: alternatives per token, where the harness or run asked for them"),
     Column("routed_experts", pa.large_binary(), "expert routing, where the engine gives it"),
     Column("sampling_mask", pa.large_binary(), "kept token ids under truncation, where the engine gives them"),
@@ -126,6 +131,7 @@ SESSIONS: Final[tuple[Column, ...]] = (
     _key("implicit", "true when nobody opened it", pa.bool_()),
     Column("harness", TEXT, "harness name"),
     Column("harness_version", TEXT, "harness version"),
+    Column("harness_config_hash", TEXT, "hash of the configuration it was started with, less what differs by session"),
     _key("status", "open, completed, failed, timeout, policy_down, no_calls, launch_failed, interrupted"),
     Column("error", TEXT, "what went wrong"),
     Column("exit_code", pa.int32(), "the harness's exit code; no verdict"),

@@ -15,12 +15,11 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from forge.storage.records import Call, Ids, empty_ids
+from forge.storage.records import Call, Ids, empty_ids, empty_log_probs
 from forge.storage.trajectory import Placer
 
 SNAPSHOT_LINKS: Final = 32
 """Every so many links a call is written whole, so that no rebuild is long."""
-
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -117,6 +116,7 @@ class Chain:
 
     def _keep(self, delta: Delta, messages: int) -> None:
         call = replace(delta.call, request_raw=None, top_logprobs=None, routed_experts=None, sampling_mask=None)
+        call = replace(call, prompt_log_probs=empty_log_probs())
         self.rows.append(replace(delta, call=call))
         ids = len(delta.prompt_suffix_ids) + 2 * len(call.output_ids)
         texts = (call.messages, call.tools, call.response, call.sampling_sent, call.error)

@@ -2,7 +2,7 @@
 
 A part appears by rename, whole; its name says which frames of which writer it holds, so that writing it again gives
 the same file. One schema in every file, byte stream split and zstd for token columns, row groups bounded in bytes,
-page checksums. Knows nothing of sessions or chains.
+page checksums and a seal. Knows nothing of sessions or chains.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from forge.storage import seal
 from forge.storage.columns import IDS, INTS, LOG_PROBS, NAME, SCHEMA_VERSION, TABLES, TEXT, schema
 from forge.storage.errors import BadInput
 from forge.storage.files import write_whole
 from forge.storage.journal_segment import Position
+from forge.storage.migrations import upgrade
 from forge.storage.rows import Row, to_batch
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,9 @@ ZSTD_LEVEL: Final = 3
 STATISTICS: Final = ("call_id", "session_id", "seq", "start_time", "open_time", "revision", "group_id")
 """Columns whose bounds help a reader skip; of the others they would be half of a small part."""
 _PREFIX: Final = "run_id="
+_VERSION: Final = b"forge.schema_version"
+_SEALED_SINCE: Final = 2
+"""The first schema version whose files all have a seal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,31 +102,48 @@ def write_part(path: Path, table: str, rows: Sequence[Row], *, metadata: dict[st
         ) as writer:
             for chunk in _row_groups(batch):
                 writer.write_table(pa.Table.from_batches([chunk], schema=full), row_group_size=max(1, chunk.num_rows))
+        seal.seal(temporary)
 
     write_whole(path, write, crash_name=table)
 
 
 def read_part(path: Path, table: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a part. Raises ``BadInput`` on a newer schema, ``OSError`` or ``pa.ArrowException`` on damage."""
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        known = file.schema_arrow.metadata or {}
-        version = known.get(b"forge.schema_version", b"").decode()
-        if not version.isdigit():
-            raise BadInput(f"{path} was not written by forge: it has no schema version", "move it out of the dataset")
-        if int(version) > SCHEMA_VERSION:
-            raise BadInput(
-                f"{path} has schema version {version}; this forge reads up to {SCHEMA_VERSION}",
-                "read it with the forge that wrote it, or a newer one",
-            )
-        wanted = [c.name for c in TABLES[table]] if columns is None else columns
-        there = set(file.schema_arrow.names)
-        return file.read(columns=[name for name in wanted if name in there], use_threads=False)
+    """The rows of a part, as of the current schema. Raises ``BadInput`` on a newer schema, a foreign file or damage;
+    ``OSError`` or ``pa.ArrowException`` on damage that no seal shows."""
+    wanted = [c.name for c in TABLES[table]] if columns is None else list(columns)
+    sealed = seal.check(path, owner=_VERSION, body=columns is None)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            version = _version(path, file, sealed)
+            if version == SCHEMA_VERSION:
+                return file.read(columns=wanted, use_threads=False).select(wanted)
+            # A column may be made of others, so an older file is read whole.
+            return upgrade(table, file.read(use_threads=False), version).select(wanted)
+    except (UnicodeError, KeyError) as error:
+        raise BadInput(
+            f"{path} is damaged: {error}", "forge decode --rebuild makes it anew from the journal"
+        ) from error
 
 
 def count_rows(path: Path) -> int:
     """Rows of a part, from its footer."""
+    seal.check(path, owner=_VERSION, body=False)
     with pq.ParquetFile(path) as file:
         return int(file.metadata.num_rows)
+
+
+def _version(path: Path, file: pq.ParquetFile, sealed: bool) -> int:
+    text = (file.schema_arrow.metadata or {}).get(_VERSION, b"").decode()
+    if not text.isdigit():
+        raise BadInput(f"{path} was not written by forge: it has no schema version", "move it out of the dataset")
+    if int(text) > SCHEMA_VERSION:
+        raise BadInput(
+            f"{path} has schema version {text}; this forge reads up to {SCHEMA_VERSION}",
+            "read it with the forge that wrote it, or a newer one",
+        )
+    if not sealed and int(text) >= _SEALED_SINCE:
+        raise BadInput(f"{path} has no seal: something else wrote it again", "forge decode --rebuild makes it anew")
+    return int(text)
 
 
 def _row_groups(batch: pa.RecordBatch) -> list[pa.RecordBatch]:

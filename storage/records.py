@@ -172,6 +172,8 @@ class Call:
     prompt_ids: Ids = field(default_factory=empty_ids)
     output_ids: Ids = field(default_factory=empty_ids)
     output_log_probs: LogProbs = field(default_factory=empty_log_probs)
+    prompt_log_probs: LogProbs = field(default_factory=empty_log_probs)
+    """Of the whole prompt's ids, NaN where the engine gave none; empty where nobody asked."""
     top_logprobs: str | None = None
     routed_experts: bytes | None = None
     sampling_mask: bytes | None = None
@@ -234,6 +236,8 @@ class Session:
     """True when nobody opened it: a client without a key of ours began to call."""
     harness: str | None = None
     harness_version: str | None = None
+    harness_config_hash: str | None = None
+    """Of the configuration it was started with, less what differs by session."""
     status: str = SessionStatus.OPEN
     error: str | None = None
     exit_code: int | None = None

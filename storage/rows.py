@@ -75,13 +75,15 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
             return pa.array(values, column.type)
         except _UNFIT:
             return pa.array([_fitting(column, value) for value in values], column.type)
+    # An empty list is null where there may be one: nothing was measured.
     arrays = [np.asarray(value, dtype=dtype) for value in values]
     offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
     np.cumsum([len(a) for a in arrays], out=offsets[1:])
     flat = np.concatenate(arrays) if arrays else np.empty(0, dtype=dtype)
     # from_pandas: NaN becomes null, which only log probabilities have.
     items = pa.array(flat, column.type.value_type, from_pandas=column.type is LOG_PROBS)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), items, type=column.type)
+    absent = pa.array([not len(a) for a in arrays], pa.bool_()) if column.nullable else None
+    return pa.LargeListArray.from_arrays(pa.array(offsets), items, type=column.type, mask=absent)
 
 
 def _fitting(column: Column, value: Any) -> Any:
@@ -100,13 +102,9 @@ def _fitting(column: Column, value: Any) -> Any:
 
 
 def _columns(table: str, data: pa.Table) -> dict[str, Sequence[Any]]:
-    """Field name to its values, one per row. A column that an older file lacks is null in every row."""
-    there = set(data.column_names)
-    missing = [None] * data.num_rows
+    """Field name to its values, one per row."""
     return {
         _FIELD_OF.get(column.name, column.name): _READ.get(column.type, _plain)(data.column(column.name))
-        if column.name in there
-        else missing
         for column in TABLES[table]
     }
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from forge.overview import count
-from forge.storage.columns import TABLES, schema
+from forge.storage.columns import SCHEMA_VERSION, TABLES, schema
 from forge.storage.dataset import Dataset
 from forge.storage.dataset_calls import BrokenDataset, CallReader
 from forge.storage.delta import Chain, Delta
@@ -180,7 +180,7 @@ def test_every_file_has_the_one_schema_and_byte_split_ids(tmp_path: Path) -> Non
     first, second = write_calls(tmp_path, [conversation("s", 2), conversation("t", 1)])
     for path in (first, second):
         assert pq.read_schema(path).equals(schema("calls"), check_metadata=False)
-        assert pq.read_schema(path).metadata[b"forge.schema_version"] == b"1"
+        assert pq.read_schema(path).metadata[b"forge.schema_version"] == str(SCHEMA_VERSION).encode()
         group = pq.read_metadata(path).row_group(0)
         columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
         for name in ("prompt_suffix_ids", "output_ids", "output_log_probs"):
@@ -230,7 +230,11 @@ def test_memory_for_chains_is_bounded_and_what_was_dropped_is_read_again(tmp_pat
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        ({"forge.schema_version": "2"}, "schema version 2; this forge reads up to 1"),
+        (
+            {"forge.schema_version": str(SCHEMA_VERSION + 1)},
+            f"schema version {SCHEMA_VERSION + 1}; this forge reads up to {SCHEMA_VERSION}",
+        ),
+        ({"forge.schema_version": str(SCHEMA_VERSION)}, "has no seal"),
         ({}, "was not written by forge"),
     ],
 )
