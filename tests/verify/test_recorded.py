@@ -21,6 +21,7 @@ from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Exit
 from forge.storage.parts import parts_in, table_dir
 from forge.storage.records import Call
+from forge.storage.seal import seal
 from forge.verify import text
 from forge.verify.audit import audit, recorded
 from forge.verify.report import Kind, Level, Report, Thresholds
@@ -47,6 +48,7 @@ def edit(data: Path, table: str, change: Callable[[Rows], Rows], recipe: str | N
     for part in parts_in(table_dir(data, table, recipe)):
         found = pq.ParquetFile(part).read()
         pq.write_table(pa.Table.from_pylist(change(found.to_pylist()), schema=found.schema), part)
+        seal(part)
 
 
 def edit_samples(data: Path, change: Callable[[Rows], Rows]) -> None:
