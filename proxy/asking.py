@@ -20,6 +20,8 @@ from forge.proxy.upstream import BrokeOff, EngineClient, NotBegun, Reply
 
 AGAIN: Final = (429, 503)
 """Statuses that say the engine has not begun."""
+UNKNOWN_TO_IT: Final = (401, 407)
+"""Statuses by which a server refuses our key: the harness has none of it, and cannot mend it."""
 ERROR_TEXT: Final = 500
 """Characters of an engine's error that a row keeps."""
 

@@ -17,10 +17,10 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from forge.proxy.asking import ERROR_TEXT, Asking, Failed
+from forge.proxy.asking import ERROR_TEXT, UNKNOWN_TO_IT, Asking, Failed
 from forge.proxy.config import Limits
 from forge.proxy.delivery import ClientLeft, Delivery
-from forge.proxy.dialects.base import BROKEN_OFF, UNREADABLE_ANSWER, Answer, Dialect, Outgoing
+from forge.proxy.dialects.base import BROKEN_OFF, CHAT_PATH, UNREADABLE_ANSWER, Answer, Dialect, Outgoing
 from forge.proxy.dialects.engine_errors import read_error
 from forge.proxy.dialects.overlay import limit_of
 from forge.proxy.metrics import Metrics
@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 STREAM_TYPE: Final = "text/event-stream"
 BODY_TYPES: Final = (STREAM_TYPE, "application/json")
-UNKNOWN_TO_IT: Final = (401, 407)
-"""Statuses by which a server refuses our key: the harness has none of it, and cannot mend it."""
 TOO_LONG: Final = 400
 """Among other things: the prompt and the output tokens asked for do not fit the context together."""
 LEFT: Final = "the client left before the end"
@@ -104,9 +102,13 @@ class Exchange:
         """Raises ``Failed``."""
         path, body = self.outgoing.path, self.outgoing.body
         reply = await self.asking.send(path, body)
-        if reply.status != TOO_LONG or (limit := limit_of(body)) is None:
+        if reply.status != TOO_LONG or path != CHAT_PATH or (limit := limit_of(body)) is None:
             return reply
-        said = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
+        try:
+            said = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
+        except BaseException:
+            self.asking.end(reply)
+            raise
         if not read_error(reply.status, said).overflow:
             return replace(reply, said=said)
         self.unfit_limit = limit

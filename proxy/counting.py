@@ -13,6 +13,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from forge.proxy import splice
+from forge.proxy.asking import UNKNOWN_TO_IT
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import Dialect, Overrides
@@ -67,6 +68,9 @@ async def _ask(deps: Deps, replica: Replica, question: bytes) -> bytes:
         reply.close()
     if reply.status in (404, 405, 501):
         raise Refused(404, "not_supported", f"the policy server has no {PATH}, so its tokens cannot be counted")
+    if reply.status in UNKNOWN_TO_IT:
+        message = f"the policy server does not take the proxy's own key ({reply.status}); see --upstream-key-file"
+        raise Refused(502, "upstream_unauthorized", message)
     if reply.status != 200:
         said = read_error(reply.status, answer).message
         raise Refused(max(reply.status, 400), "count_failed", f"the policy server cannot count the tokens: {said}")

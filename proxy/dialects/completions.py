@@ -40,10 +40,10 @@ class Completions(Chat):
             body,
             asked,
             engine=engine,
-            overrides=_limits(asked, replace(overrides, context_len=None)),
+            overrides=_limits(asked, replace(overrides, context_len=None, unfit_limit=None)),
             stream=bytes(asked.get("stream", b"")) == b"true",
         )
-        return replace(outgoing, context=outgoing.context * _prompt_count(asked), path=COMPLETIONS_PATH)
+        return replace(outgoing, choices=outgoing.choices * _prompt_count(asked), path=COMPLETIONS_PATH)
 
 
 def _limits(asked: Mapping[str, Raw], overrides: Overrides) -> Overrides:

@@ -92,3 +92,12 @@ async def test_a_count_without_a_policy_server_or_of_no_request(tmp_path: Path) 
     async with serving(tmp_path / "none", upstreams=[]) as s:
         status, said = await ask(s, "/v1/messages/count_tokens", MESSAGES)
         assert (status, said["error"]["type"]) == (503, "overloaded_error")
+
+
+async def test_a_refused_key_of_ours_is_no_refusal_of_the_callers(tmp_path: Path) -> None:
+    """As for a call: the harness has nothing to mend, and the server's words are about our key."""
+    async with serving(tmp_path) as s:
+        s.engine.key = "another"
+        status, said = await ask(s, "/v1/messages/count_tokens", MESSAGES)
+        assert (status, said["error"]["type"]) == (502, "api_error")
+        assert "proxy's own key" in said["error"]["message"]
