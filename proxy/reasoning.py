@@ -21,7 +21,9 @@ from forge.proxy.dialects.base import CHAT_PATH, Outgoing
 from forge.proxy.engines.thinking import KEEP_THINKING, REASONING_MEMBERS, TEMPLATE_ENGINES, TEMPLATE_MEMBER
 
 REASONING_BYTES: Final = 32 << 20
-"""Thoughts remembered per session, in bytes; the oldest are forgotten."""
+"""Thoughts remembered per session, in characters; the oldest are forgotten."""
+ENTRY: Final = 512
+"""What a remembered reply costs besides its thought."""
 EDIT: Final = "reasoning"
 
 _THINK: Final = re.compile(r"<think>(.*?)</think>", re.DOTALL)
@@ -32,6 +34,7 @@ _FAILURES: Final = (*splice.UNREADABLE, ValueError, OverflowError)
 @dataclass(slots=True, eq=False)
 class _Thought:
     text: str
+    """Empty of a reply without one: that too tells it from another that said the same."""
     keys: tuple[bytes, ...]
     """Strongest first; the first names one place of one history."""
 
@@ -48,29 +51,30 @@ class Reasoning:
     def note(self, place: bytes, reply: dict[str, Any]) -> None:
         """``reply``: the engine's message; ``place``: the history it answered."""
         text, said = thought(reply), echo.turn(reply)
-        if not text or said is None:
+        if said is None or not (text or said[1]):
             return
         new = _Thought(text, _keys(place, said))
         self._thoughts[id(new)] = new
-        self._size += len(text)
+        self._size += len(text) + ENTRY
         for key in new.keys:
             self._found.setdefault(key, []).append(new)
         while self._size > self._limit:
             self._forget(self._thoughts.popitem(last=False)[1])
 
     def _forget(self, old: _Thought) -> None:
-        self._size -= len(old.text)
+        self._size -= len(old.text) + ENTRY
         for key in old.keys:
             self._found[key].remove(old)
             if not self._found[key]:
                 del self._found[key]
 
-    def find(self, place: bytes, said: echo.Turn) -> str | None:
+    def find(self, place: bytes, said: echo.Turn) -> str:
+        """Empty where there was none, and where nobody can tell which it was."""
         for strength, key in enumerate(_keys(place, said)):
             found = self._found.get(key, ())
             if found and (strength == 0 or len({one.text for one in found}) == 1):
                 return found[-1].text
-        return None
+        return ""
 
 
 def _keys(place: bytes, said: echo.Turn) -> tuple[bytes, ...]:
@@ -133,8 +137,8 @@ def _given(messages: list[Raw], reasoning: Reasoning) -> tuple[bytes, dict[int, 
             continue
         if said[0] == "assistant" and isinstance(message, dict):
             spoke = True
-            text = None if thought(message) else reasoning.find(place, said)
-            if text is not None:
+            text = "" if thought(message) else reasoning.find(place, said)
+            if text:
                 told = msgspec.json.encode(text)
                 given[at] = splice.rebuild({**splice.members(bytes(raw)), **dict.fromkeys(REASONING_MEMBERS, told)})
         place = echo.step(place, said)

@@ -18,7 +18,7 @@ from forge.proxy.dialects.base import Outgoing, Overrides
 from forge.proxy.dialects.chat import Chat
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.thinking import KEEP_THINKING
-from forge.proxy.reasoning import Reasoning, keep
+from forge.proxy.reasoning import ENTRY, Reasoning, keep
 from forge.proxy.session_spec import HistoryMode
 from forge.storage.records import Session
 from forge.storage.samples import derive
@@ -100,6 +100,21 @@ def test_equal_words_from_other_thoughts_are_told_apart_by_their_place() -> None
     assert given_back(memory, [user("compacted"), reply("ok"), user("x")]) == {}, "which of both nobody can tell"
 
 
+def test_a_reply_without_a_thought_gets_none_of_another_turns() -> None:
+    """It said what another reply said, or called a tool by an id that is counted anew: its own thought was none."""
+    memory = Reasoning()
+    first, second = [SYSTEM, user("go")], [SYSTEM, user("so far: nothing")]
+    called = reply(call="{}", id="functions.ls:0")
+    result = {"role": "tool", "tool_call_id": "functions.ls:0", "content": "x"}
+    remember(memory, first, called | {"reasoning": "look"})
+    remember(memory, [*first, called, result], reply("ok", reasoning="say so"))
+    remember(memory, second, called)
+    remember(memory, [*second, called, result], reply("ok"))
+    assert given_back(memory, [*second, called, result, reply("ok"), user("on")]) == {}
+    assert given_back(memory, [*first, called, result, reply("ok"), user("on")]) == {2: "look", 4: "say so"}
+    assert given_back(memory, [user("compacted"), called, result, reply("ok"), user("on")]) == {}, "of which, who knows"
+
+
 def test_after_a_compaction_ids_and_words_find_it() -> None:
     memory = Reasoning()
     remember(memory, [user("a")], reply(call="{}", id="call_a", reasoning="of a"))
@@ -116,7 +131,7 @@ def test_thinking_in_the_text_is_thinking() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    memory = Reasoning(limit=100)
+    memory = Reasoning(limit=9 * (len("thought   0") + ENTRY) + 1)
     for n in range(50):
         remember(memory, [user(f"q{n}")], reply(f"a{n}", reasoning=f"thought {n:3}"))
     assert given_back(memory, [user("q0"), reply("a0"), user("x")]) == {}
