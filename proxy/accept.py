@@ -63,7 +63,8 @@ async def accept(
     if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
         outgoing, place = keep(outgoing, live.reasoning, engine.name)
     arrival = Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said, seen)
-    return await _serve(deps, replace(arrival, retry_of=_retry(arrival), agent_id=_agent(arrival, seen)), place)
+    arrival = replace(arrival, agent_id=_agent(arrival, seen))
+    return await _serve(deps, replace(arrival, retry_of=_retry(arrival)), place)
 
 
 async def _choose(deps: Deps, live: Live | None) -> Replica | None:
@@ -170,7 +171,7 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
     assert task is not None
     recording = deps.recorder.open(arrival.frame(deps), arrival.body, outgoing.body if outgoing.edited else b"")
     if arrival.seen is not None:
-        live.history.note(arrival.seen, arrival.call_id)
+        live.history.note(arrival.seen, arrival.call_id, arrival.agent_id)
     answer = bytearray()
     if live.counts_tokens or place is not None:
         recording.tap = answer.extend
@@ -253,7 +254,8 @@ def _implicit(deps: Deps, said: Signs, seen: Fingerprint | None) -> tuple[Live, 
             deps.shared.traces.put(said.trace.encode(), live.id)
         return live, said.rule if said.external_id is not None else "implicit"
     known = deps.registry.get(deps.shared.session_of(seen) or "")
-    if known is not None and known.is_open:
+    # A conversation that begins as one did that went on since is another: the same task, run again.
+    if known is not None and known.is_open and not (seen.opens and known.history.went_on(seen)):
         live, rule = known, "prefix"
     else:
         live, rule = deps.registry.implicit(None, said.harness, said.harness_version, deps.policy()), "implicit"
@@ -275,7 +277,7 @@ def _retry(arrival: Arrival) -> str | None:
     """The call that this one repeats. While that one runs it is a retry only if its client says so: parallel
     sub-agents may ask the same."""
     live, seen = arrival.live, arrival.seen
-    earlier = live.history.repeated(seen) if seen is not None else None
+    earlier = live.history.repeated(seen, arrival.agent_id) if seen is not None else None
     if earlier in live.running and not says_retry(arrival.request.headers):
         return None
     return earlier

@@ -51,6 +51,11 @@ class Fingerprint:
     tools: bytes
     """Of the tools that are offered; empty without any."""
 
+    @property
+    def opens(self) -> bool:
+        """Nothing was said yet but the first turn."""
+        return self.prefixes[-1:] == [self.opening]
+
 
 def fingerprint(body: bytes) -> Fingerprint | None:
     """None for a body that is no JSON object with a history. Each turn is read and hashed once, then let go."""
@@ -139,17 +144,25 @@ class History:
         self._heads = Bounded(SESSION_ENTRIES)
         self._continued = Bounded(SESSION_ENTRIES)
 
-    def repeated(self, seen: Fingerprint) -> str | None:
-        """The call that this request repeats, if it repeats one whose answer was not continued."""
-        return self._asked.get(seen.whole) if _head(seen) not in self._continued else None
+    def repeated(self, seen: Fingerprint, agent_id: str | None = None) -> str | None:
+        """The call of the same agent that this request repeats, if it repeats one whose answer was not continued."""
+        return None if self.went_on(seen) else self._asked.get(_asked(seen, agent_id))
 
-    def note(self, seen: Fingerprint, call_id: str) -> None:
+    def went_on(self, seen: Fingerprint) -> bool:
+        """Whether an answer to this very history was continued."""
+        return _head(seen) in self._continued
+
+    def note(self, seen: Fingerprint, call_id: str, agent_id: str | None = None) -> None:
         """Remember the request of a call that has a row."""
         for prefix in seen.prefixes[:-1]:
             if prefix in self._heads:
                 self._continued.put(prefix, "")
-        self._asked.put(seen.whole, call_id)
+        self._asked.put(_asked(seen, agent_id), call_id)
         self._heads.put(_head(seen), call_id)
+
+
+def _asked(seen: Fingerprint, agent_id: str | None) -> bytes:
+    return seen.whole + (agent_id or "").encode("utf-8", "replace")
 
 
 def _head(seen: Fingerprint) -> bytes:
@@ -169,8 +182,9 @@ class Shared:
             self._sessions.put(seen.prefixes[-1], session_id)
 
     def session_of(self, seen: Fingerprint) -> str | None:
-        """The session whose request is the longest prefix of this one."""
-        for prefix in reversed(seen.prefixes):
+        """The session whose request is the longest prefix of this one, a proper one if there is any: the last to ask
+        that is the one that goes on, also where another came to the very same history before."""
+        for prefix in (*reversed(seen.prefixes[:-1]), *seen.prefixes[-1:]):
             session_id = self._sessions.get(prefix)
             if session_id is not None:
                 return session_id

@@ -22,11 +22,12 @@ async def clean_stop(
     created = int(time.time())
     answer = dialect.answer(outgoing, engine=engine, call_id=call_id, created=created)
     text = f"The session's budget of {budget} is used up; it ends here."
+    choices = range(outgoing.choices)
     head = {"id": f"chatcmpl-{call_id}", "created": created, "model": outgoing.model_requested or "policy"}
     if outgoing.path == COMPLETIONS_PATH:
-        made = _raw(head, text, stream=outgoing.stream)
+        made = _raw(head, text, choices, stream=outgoing.stream)
     else:
-        made = _stream(head, text) if outgoing.stream else _whole(head, text)
+        made = _stream(head, text, choices) if outgoing.stream else _whole(head, text, choices)
     pieces = [*answer.feed(made), *answer.finish()]
     kind = dialect.content_type_stream if outgoing.stream else "application/json"
     return web.Response(body=b"".join(piece.data for piece in pieces), headers={"Content-Type": kind})
@@ -36,27 +37,28 @@ def _usage() -> dict[str, int]:
     return {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
-def _whole(head: dict[str, Any], text: str) -> bytes:
-    message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-    return msgspec.json.encode(head | {"object": "chat.completion", "choices": [choice], "usage": _usage()})
+def _whole(head: dict[str, Any], text: str, choices: range) -> bytes:
+    said = {"message": {"role": "assistant", "content": text}, "logprobs": None, "finish_reason": "stop"}
+    made = [{"index": index} | said for index in choices]
+    return msgspec.json.encode(head | {"object": "chat.completion", "choices": made, "usage": _usage()})
 
 
-def _raw(head: dict[str, Any], text: str, *, stream: bool) -> bytes:
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": "stop"}
-    document = msgspec.json.encode(head | {"object": "text_completion", "choices": [choice], "usage": _usage()})
+def _raw(head: dict[str, Any], text: str, choices: range, *, stream: bool) -> bytes:
+    made = [{"index": index, "text": text, "logprobs": None, "finish_reason": "stop"} for index in choices]
+    document = msgspec.json.encode(head | {"object": "text_completion", "choices": made, "usage": _usage()})
     return b"data: " + document + b"\n\ndata: [DONE]\n\n" if stream else document
 
 
-def _stream(head: dict[str, Any], text: str) -> bytes:
+def _stream(head: dict[str, Any], text: str, choices: range) -> bytes:
     head = head | {"object": "chat.completion.chunk"}
     deltas: list[tuple[dict[str, str], str | None]] = [
         ({"role": "assistant", "content": ""}, None),
         ({"content": text}, None),
     ]
     events = [
-        head | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+        head | {"choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}]}
         for delta, finish in [*deltas, ({}, "stop")]
+        for index in choices
     ]
     events.append(head | {"choices": [], "usage": _usage()})
     return b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in events) + b"data: [DONE]\n\n"

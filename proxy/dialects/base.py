@@ -88,6 +88,8 @@ class Outgoing:
     """What the dialect itself needs to write the answer (tool maps, echoed fields)."""
     path: str = CHAT_PATH
     """The engine's route."""
+    choices: int = 1
+    """How many answers the engine is asked for."""
 
 
 class BadRequest(Exception):

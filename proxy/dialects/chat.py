@@ -114,7 +114,7 @@ def prepare(
         sampling_sent=sampling(sent),
         edits=msgspec.json.encode(edits).decode() if edits else None,
         hints=chat_hints(asked),
-        context=_choice_count(asked),
+        choices=_choice_count(sent),
     )
 
 
@@ -158,7 +158,7 @@ class StreamAnswer:
 
     def __init__(self, outgoing: Outgoing) -> None:
         self._ask: Ask = outgoing.ask
-        self._choices: int = outgoing.context
+        self._choices = outgoing.choices
         self._cutter = splice.Cutter((cut.key, cut.stream) for cut in outgoing.ask.cuts)
         self._splitter = Splitter()
         self._finished: set[Any] = set()

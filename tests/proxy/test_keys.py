@@ -93,6 +93,29 @@ async def test_implicit_sessions_are_told_apart_by_what_harnesses_say(tmp_path: 
     assert len({c.session_id for c in calls(s.data)}) == 4
 
 
+async def test_the_same_task_run_again_is_another_session(tmp_path: Path) -> None:
+    """Without any id: what begins as a conversation did that went on since is none of it; a retry of the opening is."""
+    ok = {"role": "assistant", "content": "ok"}
+    async with serving(tmp_path) as s:
+        for messages in ([USER], [USER], [USER, ok, USER], [USER], [USER, ok, USER], [USER, ok, USER]):
+            async with s.chat(messages) as answer:
+                await answer.read()
+        opens = s.frames(Open)
+    first, second = opens[0].session_id, opens[3].session_id
+    assert first != second
+    assert [o.session_id for o in opens] == [first] * 3 + [second] * 3
+    assert [o.retry_of for o in opens] == [None, opens[0].call_id, None, None, None, opens[4].call_id]
+
+
+async def test_two_subagents_that_ask_the_same_are_no_retries_of_each_other(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        for agent in ("a", "b", "b"):
+            headers = {"x-claude-code-session-id": "c", "x-claude-code-agent-id": agent}
+            assert (await post(s, s.proxy.base_url, headers))[0] == 200
+        opens = s.frames(Open)
+    assert [o.retry_of for o in opens] == [None, None, opens[1].call_id]
+
+
 async def test_a_closed_session_is_409_and_a_late_row(tmp_path: Path) -> None:
     async with serving(tmp_path) as s:
         ticket = await s.control.open_session()
@@ -105,6 +128,23 @@ async def test_a_closed_session_is_409_and_a_late_row(tmp_path: Path) -> None:
     ok, late = calls(s.data)
     assert (ok.status, late.status, late.http_status) == ("ok", "late", 409)
     assert (late.session_id, late.trainable) == (ticket.session_id, False)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("path", "prompt"), [("/chat/completions", {"messages": [USER]}), ("/completions", {"prompt": ["a", "b"]})]
+)
+async def test_a_used_up_budget_ends_every_choice(tmp_path: Path, path: str, prompt: Any, stream: bool) -> None:
+    async with serving(tmp_path) as s:
+        ticket = await s.control.open_session(budgets={"calls": 0})
+        headers = {"Authorization": f"Bearer {ticket.api_key}"}
+        body = {"model": "policy", "n": 2, "stream": stream} | prompt
+        async with s.http.post(ticket.base_url + path, json=body, headers=headers) as answer:
+            said = await answer.text()
+        found = events(said) if stream else [json.loads(said)]
+        ended = [c["index"] for event in found for c in event["choices"] if c["finish_reason"] == "stop"]
+        assert ended == list(range(2 * len(prompt.get("prompt", "."))))
+        assert "error" not in said
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
