@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.dialects.overlay import LIMITS, sampling
+from forge.proxy.dialects.overlay import LIMITS
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Engine, Tokens
 from forge.storage.frames import Close, Open, seq
@@ -105,7 +105,7 @@ def _row(
         model_served=token.model,
         completion_tokens=_completion_tokens(token, tokens),
         edits=_edits(open, close),
-        sampling_sent=_sampling_sent(open, close, asked),
+        sampling_sent=_sampling_sent(open, close),
         start_us=open.wall_us,
         error=close.error or token.error or failure,
         weight_digest=close.weight_digest or open.weight_digest,
@@ -126,8 +126,9 @@ def _edits(open: Open, close: Close) -> str | None:
     return msgspec.json.encode([*msgspec.json.decode(open.edits or b"[]"), *later]).decode()
 
 
-def _sampling_sent(open: Open, close: Close, asked: Mapping[str, Raw]) -> str | None:
-    sent = open.sampling_sent or sampling(asked)
+def _sampling_sent(open: Open, close: Close) -> str | None:
+    """Without what we asked for ourselves: that samples nothing."""
+    sent = open.sampling_sent
     if sent is None or not _later_edits(close):
         return sent
     kept = {name: value for name, value in msgspec.json.decode(sent).items() if name not in LIMITS}

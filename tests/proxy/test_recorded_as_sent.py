@@ -59,3 +59,15 @@ async def test_a_broken_history_is_sent_and_recorded_as_it_is(tmp_path: Path) ->
             await answer.read()
         (row,) = calls(s.data)
         assert json.loads(row.messages) == s.engine.served[0].json["messages"] == broken
+
+
+async def test_sampling_as_sent_holds_nothing_that_samples_nothing(tmp_path: Path) -> None:
+    """What we ask for ourselves (ids, log probs) is no sampling; null where nobody names any."""
+    async with serving(tmp_path) as s:
+        for members in ({}, {"temperature": 0.5}, {"logprobs": True}):
+            async with s.chat(**members) as answer:
+                assert answer.status == 200
+        assert all(served.json["logprobs"] for served in s.engine.served)
+        rows = calls(s.data)
+    assert [row.sampling_sent for row in rows] == [None, '{"temperature":0.5}', '{"logprobs":true}']
+    assert [row.sampling_asked for row in rows] == [row.sampling_sent for row in rows]
