@@ -46,9 +46,11 @@ class GeminiComposer:
         self._call_id = call_id
         self._about = {"modelVersion": model or "", "responseId": call_id}
         self._shows_thoughts = thoughts
-        self._unsigned = ""
+        self._unsigned: list[str] = []
         """Reasoning that no signature holds yet."""
         self._parts: list[Part] = []
+        self._texts: list[str] = []
+        """Of the last part, piece by piece, while it grows."""
         self._calls: dict[int, _Call] = {}
         self._call: _Call | None = None
         self._malformed: list[str] = []
@@ -71,7 +73,7 @@ class GeminiComposer:
         reasoning = delta.reasoning if delta.reasoning is not None else delta.reasoning_content
         if reasoning:
             self._end_call()
-            self._unsigned += reasoning
+            self._unsigned.append(reasoning)
             if self._shows_thoughts:
                 self._part({"text": reasoning, "thought": True})
         if text := delta.content or delta.refusal:
@@ -90,7 +92,8 @@ class GeminiComposer:
     def end(self, usage: Usage | None) -> None:
         last: Part = {"text": ""} | self._signature()
         if len(last) > 1 or not self._parts:
-            self._parts.append(last)
+            self._add(last)
+        self._join()
         told = self._told()
         about = self._about | _usage(usage)
         self.final = _response(self._parts, told) | about
@@ -103,7 +106,8 @@ class GeminiComposer:
         call = self._calls.get(index)
         if call is None:
             self._end_call()
-            usable = delta.id is not None and 0 < len(delta.id) <= CALL_ID_LEN
+            taken = {call.call_id for call in self._calls.values()}
+            usable = delta.id is not None and 0 < len(delta.id) <= CALL_ID_LEN and delta.id not in taken
             call = _Call(str(delta.id) if usable else f"call_{self._call_id}_{len(self._calls)}")
             self._calls[index] = self._call = call
         elif call is not self._call:
@@ -126,7 +130,7 @@ class GeminiComposer:
 
     def _signature(self) -> Part:
         """On the first part behind the reasoning, where every client keeps it."""
-        reasoning, self._unsigned = self._unsigned, ""
+        reasoning, self._unsigned = "".join(self._unsigned), []
         return {"thoughtSignature": sign(reasoning)} if reasoning else {}
 
     def _told(self) -> dict[str, Any]:
@@ -138,12 +142,21 @@ class GeminiComposer:
         return {"finishReason": MALFORMED if reason == "STOP" else reason, "finishMessage": message}
 
     def _part(self, part: Part, hold: Hold = Hold.NOTHING) -> None:
-        before = self._parts[-1] if self._parts else {}
-        if _goes_on(before, part):
-            self._parts[-1] = before | {"text": before["text"] + part["text"]}
+        if self._parts and _goes_on(self._parts[-1], part):
+            self._texts.append(part["text"])
         else:
-            self._parts.append(part)
+            self._add(part)
         self._emit(self._chunk(part), hold)
+
+    def _add(self, part: Part) -> None:
+        self._join()
+        self._parts.append(part)
+
+    def _join(self) -> None:
+        """The last part has all its text."""
+        if self._texts:
+            self._parts[-1] = self._parts[-1] | {"text": self._parts[-1]["text"] + "".join(self._texts)}
+            self._texts = []
 
     def _chunk(self, part: Part) -> dict[str, Any]:
         return _response([part], {}) | self._about

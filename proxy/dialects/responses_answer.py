@@ -44,6 +44,8 @@ class ResponseComposer:
         self._output: list[dict[str, Any]] = []
         self._item: OutputItem | None = None
         self._calls: dict[int, ToolCall] = {}
+        self._ids: set[str | None] = set()
+        """The engine's, of its calls so far: a second call by the same id gets one of ours."""
         self._pieces: list[Piece] = []
         self._finish = ""
         self.final: dict[str, Any] | None = None
@@ -108,7 +110,9 @@ class ResponseComposer:
         if call is None:
             self._close()
             place = len(self._output)
-            call = ToolCall(self._call_id, place, place, delta.id, name, self._translated.tools)
+            engine_id = delta.id if delta.id not in self._ids else None
+            self._ids.add(delta.id)
+            call = ToolCall(self._call_id, place, place, engine_id, name, self._translated.tools)
             self._calls[index] = call
             self._open(call)
         elif call is not self._item:

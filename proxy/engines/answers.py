@@ -141,6 +141,19 @@ def read_stream(body: bytes) -> list[Tokens]:
     return _merge(answers)
 
 
+class _CallParts:
+    """One tool call as it grows."""
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.name: list[str] = []
+        self.arguments: list[str] = []
+
+    def told(self) -> dict[str, Any]:
+        function = {"name": "".join(self.name), "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
 class _Parts:
     """One choice as it grows."""
 
@@ -150,8 +163,8 @@ class _Parts:
         self.prompt_ids: list[int] | None = None
         self.spans: list[Span] | None = None
         self.finish: str | None = None
-        self.texts: dict[str, str] = {}
-        self.calls: dict[int, dict[str, Any]] = {}
+        self.texts: dict[str, list[str]] = {}
+        self.calls: dict[int, _CallParts] = {}
 
     def add(self, choice: Choice) -> None:
         self.ids += choice.token_ids or ()
@@ -161,14 +174,14 @@ class _Parts:
         self.spans = choice.weight_versions or self.spans
         self.finish = choice.finish_reason or self.finish
         if choice.text is not None:
-            self.texts["content"] = self.texts.get("content", "") + choice.text
+            self.texts.setdefault("content", []).append(choice.text)
         message = choice.message or choice.delta
         if message is None:
             return
         reasoning = message.reasoning if message.reasoning is not None else message.reasoning_content
         for name, text in (("content", message.content), ("reasoning", reasoning), ("refusal", message.refusal)):
             if text is not None:
-                self.texts[name] = self.texts.get(name, "") + text
+                self.texts.setdefault(name, []).append(text)
         for place, call in enumerate(message.tool_calls or ()):
             self._add_call(call.index if call.index is not None else place, call)
 
@@ -179,19 +192,19 @@ class _Parts:
             del self.log_probs[:prompt]
 
     def _add_call(self, index: int, part: ToolCall) -> None:
-        function = {"name": "", "arguments": ""}
-        call = self.calls.setdefault(index, {"id": None, "type": "function", "function": function})
-        call["id"] = part.id or call["id"]
+        call = self.calls.setdefault(index, _CallParts())
+        call.id = part.id or call.id
         if part.function is not None:
-            call["function"]["name"] += part.function.name or ""
-            call["function"]["arguments"] += part.function.arguments or ""
+            call.name.append(part.function.name or "")
+            call.arguments.append(part.function.arguments or "")
 
     def message(self) -> dict[str, Any]:
-        calls = [self.calls[index] for index in sorted(self.calls)]
-        content = self.texts.get("content")
+        calls = [self.calls[index].told() for index in sorted(self.calls)]
+        texts = {name: "".join(pieces) for name, pieces in self.texts.items()}
+        content = texts.get("content")
         if not content and calls:
             content = None
-        extra = {name: self.texts[name] for name in ("reasoning", "refusal") if self.texts.get(name)}
+        extra = {name: texts[name] for name in ("reasoning", "refusal") if texts.get(name)}
         return {"role": "assistant", "content": content} | extra | ({"tool_calls": calls} if calls else {})
 
 

@@ -361,7 +361,7 @@ def test_what_an_engine_said_comes_back_as_it_said_it(spoken: Any, client: Any, 
     assert sent[1:] == [message]
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(said(), st.randoms(use_true_random=False))
 def test_however_the_engines_bytes_are_cut_the_answer_is_the_same(spoken: Any, chance: random.Random) -> None:
     _, body = spoken
@@ -386,3 +386,9 @@ def test_every_split_point() -> None:
     for at in range(len(body)):
         got = start(**THINK)
         assert text([*got.feed(body[:at]), *got.feed(body[at:]), *got.finish()]) == expected
+
+
+def test_two_calls_by_one_id_get_two() -> None:
+    body = stream(ROLE, *(chunk(call_delta(n, "ls", "{}", "c")) for n in range(2)), chunk({}, "tool_calls"))
+    ids = [part["functionCall"]["id"] for part in parts(read(run(start(), body))) if "functionCall" in part]
+    assert ids == ["c", f"call_{CALL_ID}_1"]

@@ -338,3 +338,9 @@ def test_a_failure_outside_any_answer_is_a_failed_response() -> None:
     TYPES["response.failed"].model_validate(document, strict=True)
     assert document["response"]["error"] == {"code": "server_error", "message": "gone"}
     assert json.loads(DIALECTS["responses"].error(409, code="late", message="closed"))["error"]["code"] == "late"
+
+
+def test_two_calls_by_one_id_get_two() -> None:
+    body = stream(ROLE, *(chunk(call_delta(n, "ls", "{}", "c")) for n in range(2)), chunk({}, "tool_calls"))
+    ids = [item["call_id"] for item in final(read(run(start(), body)))["output"]]
+    assert ids == ["c", f"call_{CALL_ID}_1"]
