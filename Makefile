@@ -9,10 +9,10 @@ TORCH  ?= torch==2.13.0
 READY  := $(VENV)/.ready
 
 # The fast tests share nothing: one process per core. The others start programs and models, one after another.
-FAST   := not (model or ray or harness or process or vllm)
-SLOW   := (model or ray or harness or process) and not vllm
+FAST   := not (model or ray or harness or process or vllm or trainers)
+SLOW   := (model or ray or harness or process) and not (vllm or trainers)
 
-.PHONY: help setup demo test unit lint test-vllm test-harnesses proof lock docs clean
+.PHONY: help setup demo test unit lint test-vllm test-trainers test-harnesses proof lock docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ lint: setup  ## ruff and mypy
 
 test-vllm: setup  ## The end-to-end suite against vLLM on CPU, in an environment of its own
 	$(BIN)/python tests/vllm_server.py -- $(BIN)/pytest -m vllm tests/e2e
+
+test-trainers:  ## Exports and plug-ins against verl, TRL and Tinker, in an environment of their own
+	TORCH='$(TORCH)' $(PYTHON) tests/trainers_env.py
 
 test-harnesses: setup  ## Every real harness in every scenario (an hour, 3 GB of downloads); writes the tables of docs/harnesses.md
 	rm -f .harness-facts.jsonl

@@ -1,4 +1,8 @@
-"""Supervised fine-tuning on the recorded ids: ``input_ids`` and ``completion_mask``, which TRL takes as they are."""
+"""Supervised fine-tuning on the recorded ids: ``input_ids`` and the mask of what the policy sampled.
+
+The non-obvious fact: TRL reads ``completion_mask`` only with ``completion_only_loss=True``, and else trains every id
+without a word; ``assistant_masks`` it always reads. So the mask stands under both names.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from forge.adapters.trainers.base import Options
 from forge.adapters.trainers.files import IDS, MASK, PLACE, write_table
 from forge.adapters.trainers.rows import Needs, Row
 
-COLUMNS: Final = {"input_ids": IDS, "completion_mask": MASK, "reward": pa.float64(), **PLACE}
+COLUMNS: Final = {"input_ids": IDS, "completion_mask": MASK, "assistant_masks": MASK, "reward": pa.float64(), **PLACE}
 
 
 class SftTokens:
@@ -28,4 +32,5 @@ class SftTokens:
 
 
 def _line(row: Row) -> dict[str, Any]:
-    return {**row.place(), "input_ids": row.ids, "completion_mask": row.mask, "reward": row.sample.reward}
+    masks = {"completion_mask": row.mask, "assistant_masks": row.mask}
+    return {**row.place(), "input_ids": row.ids, **masks, "reward": row.sample.reward}

@@ -40,8 +40,7 @@ async def outputs(settings: Settings, sampling: Mapping[str, Any], row: Mapping[
         for name in STEPS:
             if output["extra_fields"][name] is None and row.get("global_steps") is not None:
                 output["extra_fields"][name] = int(row["global_steps"])
-    if made:
-        made[-1]["metrics"] = {"generate_sequences": episode.report.seconds}
+        output["metrics"] = {"generate_sequences": episode.report.seconds if output is made[-1] else 0.0}
     return made
 
 
@@ -100,7 +99,7 @@ def _agent_loop() -> type:
         async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[Any]:
             made = await outputs(self._settings, sampling_params, row)
             return [
-                theirs.AgentLoopOutput(**{**output, "metrics": theirs.AgentLoopMetrics(**output.get("metrics", {}))})
+                theirs.AgentLoopOutput(**{**output, "metrics": theirs.AgentLoopMetrics(**output["metrics"])})
                 for output in made
             ]
 

@@ -80,7 +80,7 @@ def test_parquet_exports_read_back_by_others(make_data: MakeData, tmp_path: Path
     assert [each["repetition_id"] for each in output["trajectory_ids"]] == [0, 0, 1]
     tokens = pq.read_table(wrote("sft-tokens", data, tmp_path)[0])
     assert tokens["input_ids"].to_pylist()[1] == [10, 11, 12, 100, 101]
-    assert tokens["completion_mask"].to_pylist()[1] == [0, 0, 0, 0, 1]
+    assert tokens["completion_mask"].to_pylist()[1] == tokens["assistant_masks"].to_pylist()[1] == [0, 0, 0, 0, 1]
 
 
 def test_prime_rl_reads_positions(make_data: MakeData, tmp_path: Path) -> None:
