@@ -127,7 +127,7 @@ class Rollouts:
         await self._keep_transcripts(adapter, folders, kept)
         calls = await self._client.calls(ticket.session_id)
         transcript = await asyncio.to_thread(_compared, adapter, calls, kept, ended=not ending.timed_out)
-        status, error = verdict(ending, calls, said=_last_line(kept / "stderr"))
+        status, error = verdict(ending, calls, said=_said(adapter, kept))
         grade = Grade(reason=f"the session ended as {status}")
         if status is SessionStatus.COMPLETED:
             output = adapter.final_text(_read(kept / "stdout"))
@@ -222,6 +222,8 @@ def _read(path: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _last_line(path: Path) -> str:
-    lines = _read(path).strip().splitlines() if path.exists() else []
+def _said(adapter: HarnessAdapter, kept: Path) -> str:
+    """Why a harness failed, in its own words."""
+    out, err = (_read(path) if path.exists() else "" for path in (kept / "stdout", kept / "stderr"))
+    lines = (adapter.failure(out) or err).strip().splitlines()
     return lines[-1][:LINE_MAX] if lines else ""

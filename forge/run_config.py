@@ -90,6 +90,10 @@ class RunConfig:
         if not self.seconds > 0:
             raise BadInput(f"the time limit is {self.seconds:g} s", "give a number of seconds above 0")
         check_place(self.policy, self.control, self.control_token_file)
+        for name in (*TRAINING_SAMPLING, "max_tokens"):
+            value = self.sampling.get(name)
+            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise BadInput(f"--sampling: {name} is {value!r}", f'give a number: {{"{name}": 1}}')
 
     @property
     def kept(self) -> Path:

@@ -66,7 +66,7 @@ def one(prompt: str) -> Task:
 def read(path: Path) -> tuple[Task, ...]:
     """All tasks of a JSONL file; raises ``BadInput`` that names the file and the line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # ``splitlines`` ends one at U+2028 in a prompt too
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read the tasks in {path}: {error}", "pass --tasks FILE.jsonl or --task TEXT") from error
     tasks: dict[str, Task] = {}

@@ -16,7 +16,7 @@ UNREACHED_HTTP: Final = (502, 503, 504)
 
 
 def verdict(ending: Ending, calls: Sequence[Call], *, said: str) -> tuple[SessionStatus, str | None]:
-    """How a session ended and why; ``said``: the harness's last line of stderr."""
+    """How a session ended and why; ``said``: the harness's own words for it."""
     served = any(call.status == CallStatus.OK for call in calls)
     last_error = next((call.error for call in reversed(calls) if call.error), None)
     if ending.not_started is not None:

@@ -92,6 +92,10 @@ class HarnessAdapter(ABC):
     def final_text(self, stdout: str) -> str:
         """The agent's last message out of what the launch printed; empty where there is none."""
 
+    def failure(self, stdout: str) -> str:
+        """Why it failed, where it says so in what it printed; else its last line on stderr has to do."""
+        return ""
+
     def transcript(self, folder: Path) -> Sequence[Heard] | None:
         """The calls that the harness's own record tells of, in order; ``folder`` holds what ``transcripts`` matched, at
         the same relative paths. None where it keeps none, or does not count tokens."""
@@ -121,8 +125,9 @@ def inside(folder: str, *parts: str) -> str:
 
 
 def json_lines(stdout: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects among the lines of ``stdout``; other lines are a harness's chatter."""
-    for line in stdout.splitlines():
+    """The JSON objects among the lines of ``stdout``; other lines are a harness's chatter. Only a line feed ends one:
+    JSON may hold U+2028 and its like as they are, and a model may say them."""
+    for line in stdout.split("\n"):
         if line.startswith("{"):
             try:
                 event = msgspec.json.decode(line)

@@ -86,6 +86,10 @@ class Codex(HarnessAdapter):
             if isinstance(item, dict) and item.get("type") == "agent_message"
         )
 
+    def failure(self, stdout: str) -> str:
+        errors = (event.get("error") for event in json_lines(stdout) if event.get("type") == "turn.failed")
+        return last(str(error.get("message", "")) for error in errors if isinstance(error, dict))
+
     def transcript(self, folder: Path) -> Sequence[Heard] | None:
         lines = line_files(folder, "rollout-*.jsonl")
         if lines is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forge.storage.errors import Unavailable, Untrainable
+from forge.storage.errors import BadInput, Unavailable, Untrainable
 
 if TYPE_CHECKING:
     from forge.adapters.harnesses.base import Launch
@@ -36,8 +37,9 @@ def register(app: typer.Typer) -> None:
 
 
 def show(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
-    """List the harnesses: version, the wire format it speaks, when it was last checked, where it is installed."""
+    """List the harnesses: version, wire format, installed or not, when each was last checked. --json: also where."""
     from forge.adapters.harnesses import HARNESSES
+    from forge.adapters.harnesses.packages import cache_folder
     from forge.harness_listing import Entry, entries, table
     from forge.overview import console
 
@@ -46,6 +48,8 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fal
         typer.echo(json.dumps([asdict(entry) for entry in found], indent=2))
     else:
         console().print(table(found))
+        typer.echo(f"\nThey lie in {cache_folder()}; forge harness install NAME fetches one, and so does forge run.")
+        typer.echo("Any other program: forge run --harness command --command 'PROGRAM {prompt}'.")
 
 
 def install(
@@ -142,6 +146,10 @@ def launch(
     from forge.adapters.harnesses.packages import cache_folder
 
     adapter = find(name, command)
+    if not re.fullmatch(r"https?://[^/\s]+(/\S*)?/v1", base_url):
+        raise BadInput(f"{base_url!r} is no base URL of a proxy", "give one like http://127.0.0.1:8100/v1")
+    if not prompt.strip():
+        raise BadInput("the prompt is empty", "say what the agent shall do: --prompt 'Create hello.txt containing hi'")
     made = adapter.launch(
         LaunchRequest(
             base_url=base_url,

@@ -86,8 +86,8 @@ def register(app: typer.Typer) -> None:
         Sessions are compared (a group) with those of the same task in the same harness, because another harness gives
         the model another prompt and other tools; the report sets the harnesses side by side.
 
-        Exit code 0: every session was served and recorded, and its calls can train; 3: some cannot (each is named); 4:
-        no policy or no harness; 130: interrupted.
+        Exit code 0: every session was served and recorded, and its calls can train; 1: one made no call, or none that
+        was served; 3: some calls cannot train (each is named); 4: no policy or no harness; 130: interrupted.
         """
         from forge.run_config import TRAINING_SAMPLING, RunConfig, new_run_id
         from forge.runners import find as find_runner

@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from forge.runners.base import Ending, Folders, Job, Places
-from forge.runners.process import environment, start, supervise
+from forge.runners.process import environment, start, supervise, why_not
 from forge.storage.errors import Unavailable
 
 PLACES: Final = Places(workspace="/workspace", home="/home/agent", tmp="/tmp", installs="/opt/forge")
@@ -97,7 +97,7 @@ class LocalRunner:
             try:
                 process = start(argv, environment(job, PLACES, PATH), pass_fds=(passwd, group, arguments, status_end))
             except OSError as error:
-                return Ending(not_started=str(error))
+                return Ending(not_started=why_not(error))
             finally:
                 os.close(status_end)
             timed_out = await supervise(process, job, lambda: _kill_inside(process, status))

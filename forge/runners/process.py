@@ -8,6 +8,7 @@ caller has a process but no handle of it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,13 @@ def start(
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+
+
+def why_not(error: OSError) -> str:
+    """Why a job could not be started, for whoever wrote its task."""
+    if error.errno == errno.E2BIG:
+        return "its command line is too long for this system: put long input into the task's `files`, not its prompt"
+    return str(error)
 
 
 async def supervise(process: subprocess.Popen[bytes], job: Job, end_all: Callable[[], None]) -> bool:

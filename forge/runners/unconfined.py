@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from forge.runners.base import Ending, Folders, Job, Places
-from forge.runners.process import environment, start, supervise
+from forge.runners.process import environment, start, supervise, why_not
 
 TAG: Final = "FORGE_JOB"
 SWEEPS_MAX: Final = 50
@@ -44,7 +44,7 @@ class UnconfinedRunner:
         try:
             process = start(job.argv, env, cwd=job.cwd)
         except OSError as error:
-            return Ending(not_started=str(error))
+            return Ending(not_started=why_not(error))
         timed_out = await supervise(process, job, lambda: _end_tree(process, tag.encode()))
         seconds = time.monotonic() - began
         return Ending(exit_code=None if timed_out else process.returncode, timed_out=timed_out, seconds=seconds)

@@ -98,6 +98,11 @@ def test_a_prompt_is_never_an_option(name: str, prompt: str) -> None:
             '{"type":"text","text":"Hel"},{"type":"text","text":"lo"}]}}\n',
             "Hello",
         ),
+        (
+            "codex",
+            '{"type":"item.completed","item":{"type":"agent_message","text":"a\u2028b\x85c"}}\r\n',
+            "a\u2028b\x85c",
+        ),
         ("codex", "", ""),
         ("pi", "[1]\n{}\n", ""),
     ],
@@ -106,10 +111,19 @@ def test_the_last_message_is_found(name: str, stdout: str, text: str) -> None:
     assert HARNESSES[name].final_text(stdout) == text
 
 
+def test_codex_says_why_a_turn_failed() -> None:
+    """On stderr it says only that it reads standard input."""
+    why = "Incomplete response returned, reason: max_output_tokens"
+    events = [{"type": "turn.started"}, {"type": "turn.failed", "error": {"message": why}}]
+    assert HARNESSES["codex"].failure("".join(json.dumps(event) + "\n" for event in events)) == why
+    assert HARNESSES["codex"].failure('{"type": "turn.failed", "error": null}\n{"type": "turn.completed"}') == ""
+
+
 @pytest.mark.parametrize("name", sorted(HARNESSES))
 @given(stdout=st.text() | st.lists(st.dictionaries(st.text(), st.none() | st.integers())).map(json.dumps))
 def test_any_output_has_a_last_message(name: str, stdout: str) -> None:
     assert isinstance(HARNESSES[name].final_text(stdout), str)
+    assert isinstance(HARNESSES[name].failure(stdout), str)
 
 
 def test_an_unknown_harness_is_bad_input() -> None:

@@ -68,6 +68,8 @@ def forge(*args: str, env: Mapping[str, str] | None = None) -> subprocess.Comple
         (["--harness", "pi", "--tasks", "bad.jsonl"], "bad.jsonl, line 2"),
         (["--harness", "pi", "--task", "x", "--sampling", "{"], "--sampling is not JSON"),
         (["--harness", "pi", "--task", "x", "--sampling", "[]"], "not a JSON object"),
+        (["--harness", "pi", "--task", "x", "--sampling", '{"top_p": "all"}'], "--sampling: top_p is 'all'"),
+        (["--harness", "pi", "--task", "x", "--sampling", '{"max_tokens": true}'], "--sampling: max_tokens is True"),
         (["--harness", "pi", "--task", "x", "--group-size", "0"], "group size is 0"),
     ],
 )
@@ -114,6 +116,25 @@ def test_harnesses_are_listed_and_their_launch_is_told() -> None:
     assert json.loads(forge(*asked_of_any).stdout)["argv"] == ["mine", "http://h/v1", "it's"]
     script = forge(*asked).stdout
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_the_list_fits_80_columns() -> None:
+    assert max(map(len, (line.rstrip() for line in forge("harness", "list").stdout.splitlines()[:-3]))) <= 80
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--base-url", "http://127.0.0.1:8100"), "is no base URL of a proxy"),
+        (("--prompt", " "), "the prompt is empty"),
+    ],
+)
+def test_a_launch_that_cannot_work_is_not_told(wrong: tuple[str, str], said: str) -> None:
+    right = ("--base-url", "http://127.0.0.1:8100/v1", "--api-key", "k", "--prompt", "p")
+    done = forge("harness", "launch", "pi", *right, *wrong)
+    assert done.returncode == Exit.BAD_INPUT
+    assert said in done.stderr
+    assert done.stderr.splitlines()[1].startswith("  next: ")
 
 
 def test_an_install_names_what_cannot_be_had_and_goes_on_with_the_rest(tmp_path: Path) -> None:

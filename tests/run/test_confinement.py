@@ -210,6 +210,13 @@ async def test_what_cannot_be_started_is_said(tmp_path: Path, runner: str) -> No
 
 
 @pytest.mark.parametrize("runner", ["local", "unconfined"])
+async def test_a_prompt_that_no_command_line_can_carry_says_what_to_do(tmp_path: Path, runner: str) -> None:
+    done = await run(tmp_path, "", runner=runner, argv=("echo", "x" * 200_000))
+    assert done.ending.not_started is not None
+    assert "task's `files`" in done.ending.not_started
+
+
+@pytest.mark.parametrize("runner", ["local", "unconfined"])
 async def test_a_signal_is_an_exit_code(tmp_path: Path, runner: str) -> None:
     done = await run(tmp_path, "kill -9 $$", runner=runner)
     assert done.ending.exit_code in (137, -9)

@@ -38,6 +38,14 @@ def test_a_task_with_everything(tmp_path: Path) -> None:
     assert (workspace / "b").read_text() == ""
 
 
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    """Editors and other languages' JSON leave U+2028 and the like as they are, and some put a mark at the begin."""
+    prompt = "one\u2028two\x85three\u2029"
+    row = json.dumps({"id": "a", "prompt": prompt}, ensure_ascii=False)
+    (tmp_path / "tasks.jsonl").write_bytes(f"\ufeff{row}\r\n\r\n".encode())
+    assert [task.prompt for task in tasks.read(tmp_path / "tasks.jsonl")] == [prompt]
+
+
 GOOD = {"id": "a", "prompt": "p"}
 
 
