@@ -7,9 +7,11 @@ calls cannot miss one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
 from forge.proxy.asking import Asking
@@ -18,7 +20,7 @@ from forge.proxy.call import Exchange
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import Dialect, Outgoing, Overrides
-from forge.proxy.engines import ENGINES
+from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Tokens
 from forge.proxy.history import Fingerprint, fingerprint
 from forge.proxy.kinds import Seen, called_subagent, kind_of
@@ -158,9 +160,14 @@ class Arrival:
             "weight_digest": replica.policy.digest,
             "version_source": replica.version_source.value,
             "logprobs_mode": replica.abilities.logprobs_mode,
+            "sampling_defaults": _text(replica.abilities.sampling_defaults),
             "template_hash": replica.abilities.template_hash,
             "tokenizer_hash": replica.abilities.tokenizer_hash,
         }
+
+
+def _text(defaults: Mapping[str, Any]) -> str | None:
+    return msgspec.json.encode(defaults).decode() if defaults else None
 
 
 async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.StreamResponse:
@@ -193,7 +200,7 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
         metrics=deps.metrics,
     )
     if place is not None:
-        recording.at_end = lambda: _remember(live, asking.replica, place, bytes(answer), stream=outgoing.stream)
+        recording.at_end = lambda: _remember(live, asking.replica, place, bytes(answer))
     live.begin(recording.call_id, task)
     deps.metrics.in_flight.inc()
     try:
@@ -205,27 +212,27 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
         if asking.replica is not None:
             live.replica = asking.replica.url
             if live.counts_tokens:
-                _count(live, asking.replica, bytes(answer), stream=outgoing.stream)
+                _count(live, asking.replica, bytes(answer))
 
 
-def _count(live: Live, replica: Replica, answer: bytes, *, stream: bool) -> None:
+def _count(live: Live, replica: Replica, answer: bytes) -> None:
     """Tokens against the session's budgets, from the engine's own answer."""
-    for choice in _choices(replica, answer, stream=stream):
+    for choice in _choices(replica, answer):
         output = len(choice.output_ids) or (choice.completion_tokens or 0)
         prompt = len(choice.prompt_ids) or (choice.prompt_tokens or 0)
         live.output_tokens += output
         live.context = max(live.context, prompt + output)
 
 
-def _remember(live: Live, replica: Replica | None, place: bytes, answer: bytes, *, stream: bool) -> None:
+def _remember(live: Live, replica: Replica | None, place: bytes, answer: bytes) -> None:
     """What the model thought, for the next turn that the harness sends without it."""
-    for choice in _choices(replica, answer, stream=stream) if replica is not None else ():
+    for choice in _choices(replica, answer) if replica is not None else ():
         live.reasoning.note(place, choice.message)
 
 
-def _choices(replica: Replica, answer: bytes, *, stream: bool) -> list[Tokens]:
+def _choices(replica: Replica, answer: bytes) -> list[Tokens]:
     try:
-        return replica.engine.read_stream(answer) if stream else replica.engine.read_whole(answer)
+        return read(replica.engine, answer)
     except ValueError:
         return []
 

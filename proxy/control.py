@@ -119,8 +119,12 @@ class ControlPlane:
         live = self._live(request)
         outcome = await read(request, Outcome)
         # It runs to its end also when its client gives up waiting: a session half closed takes no calls, for ever.
+        first = live.is_open
         session = await self._tasks.finish(self._deps.registry.close(live, outcome))
         calls = await self._read_back(live)
+        for call in calls if first else ():
+            if call.untrainable_reason is not None:
+                self._deps.metrics.untrainable.labels(call.untrainable_reason).inc()
         samples = await asyncio.to_thread(samples_of, session, calls)
         if ARROW in request.headers.get("Accept", ""):
             headers = {"X-Forge-Session": encode(session).decode()}

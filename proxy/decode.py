@@ -1,8 +1,8 @@
 """From a call's frames to its rows: a pure, total function.
 
-Owns what of a request and an answer becomes which column, and whether the tokens may reach a gradient. It must not
-know files, journals or other calls (places in the tree and ``seq`` order are the dataset's). It never raises: bytes
-that cannot be read give an untrainable row that says why. The one non-obvious fact: usage sums over the choices of a
+Owns what of a request and an answer becomes which column. It must not know files, journals or other calls (places in
+the tree and ``seq`` order are the dataset's). It never raises: bytes that cannot be read give an untrainable row that
+says why. The one non-obvious fact: usage sums over the choices of a
 call, so lengths are checked for the call as a whole.
 """
 
@@ -12,30 +12,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.overlay import LIMITS
-from forge.proxy.engines import ENGINES
+from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Engine, Tokens
+from forge.proxy.worth import untrainable
 from forge.storage.frames import Close, Open, seq
 from forge.storage.records import (
     Call,
-    CallStatus,
     Ids,
-    Untrainable,
     VersionSource,
     empty_ids,
     empty_log_probs,
 )
 
-ABOVE_ZERO: Final = 1e-5
-"""A log softmax in fp32 can come out above zero by this much."""
-ALL_ZERO_LEN: Final = 16
-"""An answer of at least this many tokens whose log probs are all exactly 0 was not scored (speculative decoding)."""
-ABORT: Final = "abort"
-"""vLLM's finish reason for a generation it gave up."""
 FROM_OPEN: Final = (
     *("call_id", "run_id", "session_id", "retry_of", "harness", "harness_version", "dialect", "engine"),
     *("agent_id", "kind", "kind_rule", "model_requested", "media", "sampling_asked", "logprobs_mode"),
@@ -71,9 +63,8 @@ def _read(engine_name: str, answer: bytes, close: Close) -> tuple[list[Tokens], 
     engine: Engine = ENGINES.get(engine_name, ENGINES["openai"])
     if not answer.strip():
         return [], None
-    whole = answer.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or "json" in close.content_type
     try:
-        return (engine.read_whole(answer) if whole else engine.read_stream(answer)), None
+        return read(engine, answer, close.content_type), None
     except ValueError as failure:
         return [], str(failure)
 
@@ -93,7 +84,7 @@ def _row(
     failure: str | None,
 ) -> Call:
     version = _versions(open, close, token)
-    reason = _untrainable(open, asked, close, token, tokens, version)
+    reason = untrainable(open, asked, close, token, tokens, version)
     return Call(
         seq=seq(open),
         choice=choice,
@@ -183,82 +174,3 @@ def _tiles(spans: Sequence[tuple[int, int, int]], ids: Ids) -> bool:
             return False
         at = end
     return at == len(ids)
-
-
-def _untrainable(
-    open: Open,
-    asked: Mapping[str, Raw],
-    close: Close,
-    token: Tokens,
-    tokens: Sequence[Tokens],
-    version: Mapping[str, Any],
-) -> str | None:
-    """The first reason against training on it, the plainest first."""
-    log_probs = token.output_log_probs
-    count = len(token.output_ids)
-    sums_up = token.completion_tokens == _total(tokens)
-    scored = bool(np.all(np.isfinite(log_probs)) and np.all(log_probs <= ABOVE_ZERO))
-    checks: tuple[tuple[bool, Untrainable], ...] = (
-        (close.status != CallStatus.OK or token.finish_reason in (None, ABORT), Untrainable.STATUS),
-        (not len(token.prompt_ids), Untrainable.PROMPT_IDS_MISSING),
-        (not count and token.completion_tokens == 0, Untrainable.NO_TOKENS),
-        (not count, Untrainable.OUTPUT_IDS_MISSING),
-        (not len(log_probs), Untrainable.LOG_PROBS_MISSING),
-        (len(log_probs) != count or not sums_up, Untrainable.LENGTH_MISMATCH),
-        (not scored or _unscored(open, asked, token), Untrainable.LOG_PROBS_INVALID),
-        (constrained(asked), Untrainable.CONSTRAINED),
-        (version["policy_version_start"] is None and close.policy_version is None, Untrainable.VERSION_UNKNOWN),
-    )
-    return next((reason.value for failed, reason in checks if failed), None)
-
-
-def _unscored(open: Open, asked: Mapping[str, Raw], token: Tokens) -> bool:
-    """Numbers that are there but are not the log probs of what was sampled from."""
-    log_probs = token.output_log_probs
-    if len(log_probs) >= ALL_ZERO_LEN and not np.any(log_probs):
-        return True
-    # Raw log probs are taken before the temperature is.
-    return open.logprobs_mode == "raw" and _number(asked, "temperature", 1.0) != 1.0
-
-
-NEUTRAL: Final[Mapping[str, float]] = {
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "min_p": 0.0,
-    "best_of": 1.0,
-}
-SHAPING: Final = (
-    *("logit_bias", "bad_words", "allowed_token_ids", "structured_outputs", "use_beam_search", "min_tokens"),
-    *("thinking_token_budget", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-)
-"""Members that shape the distribution whenever they say anything at all."""
-_SAYS_NOTHING: Final[tuple[Any, ...]] = (None, False, 0, "", [], {})
-
-
-def constrained(sent: Mapping[str, bytes | Raw]) -> bool:
-    """Whether what the engine was sent shapes the distribution beyond its temperature."""
-    if any(_number(sent, name, neutral) != neutral for name, neutral in NEUTRAL.items()):
-        return True
-    greedy = _number(sent, "temperature", 1.0) <= 0
-    if greedy or _number(sent, "top_p", 1.0) < 1 or _number(sent, "top_k", 0) > 0:
-        return True
-    if any(_value(sent, name) not in _SAYS_NOTHING for name in SHAPING):
-        return True
-    form = _value(sent, "response_format")
-    if form is not None and not (isinstance(form, dict) and form.get("type") == "text"):
-        return True
-    return _value(sent, "tool_choice") not in (None, "auto", "none")
-
-
-def _value(sent: Mapping[str, bytes | Raw], name: str) -> Any:
-    value = sent.get(name)
-    try:
-        return None if value is None else msgspec.json.decode(value)
-    except splice.UNREADABLE:
-        return None
-
-
-def _number(sent: Mapping[str, bytes | Raw], name: str, default: float) -> float:
-    value = _value(sent, name)
-    return value if isinstance(value, int | float) else default

@@ -19,6 +19,12 @@ class Metrics:
             "forge_refused", "Requests refused before they were calls", ["code"], registry=self.registry
         )
         self.resent = Counter("forge_resent", "Attempts beyond a call's first", registry=self.registry)
+        self.untrainable = Counter(
+            "forge_untrainable",
+            "Rows of closed sessions that may not reach a gradient, by reason",
+            ["reason"],
+            registry=self.registry,
+        )
         self.first_byte = Histogram(
             "forge_first_byte_seconds",
             "From open to the engine's first byte",

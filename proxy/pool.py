@@ -44,7 +44,7 @@ class Replica:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     policy: Policy = field(default_factory=Policy)
     bad_weights: bool = False
-    """A publication failed half way: only another publication makes it good."""
+    """A publication failed half way, or it came back as another than it was: only a publication makes it good."""
 
     def takes(self, other: Replica) -> bool:
         """A request that was written for the other one suits this one."""

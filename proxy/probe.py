@@ -13,18 +13,29 @@ from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
-from forge.proxy.dialects.base import CHAT_PATH
-from forge.proxy.engines import ENGINES
+from forge.proxy.dialects.base import CHAT_PATH, COMPLETIONS_PATH
+from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Abilities, Engine, Tokens
+from forge.proxy.identity import hash_ids, rendered_defaults, takes_ids, tokenizer_hash, untold
 from forge.proxy.upstream import BrokeOff, EngineClient, NotBegun
-from forge.storage.errors import BadInput, Unavailable, Untrainable
+from forge.storage.errors import Unavailable, Untrainable
 
 log = logging.getLogger(__name__)
 
 MAX_TOKENS: Final = 4
-TOP: Final = 3
-"""Alternatives asked for: the two likeliest tokens, and room for the sampled one."""
+TOP: Final = 8
+"""Alternatives asked for: the likeliest tokens, some of which a hidden truncation would take out."""
+RESCORED_MAX: Final = 0.5
+"""Nats: half precision and another batch explain a tenth of this."""
+NEUTRAL: Final[Mapping[str, Any]] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
 WAIT_S: Final = 0.25
 NOTICE_S: Final = 5.0
 PROCESSED, RAW = "processed", "raw"
@@ -64,31 +75,18 @@ async def wait_up(client: EngineClient, url: str, limit_s: float, notice: Callab
         await asyncio.sleep(WAIT_S)
 
 
-async def identify(client: EngineClient, url: str, name: str) -> tuple[Engine, Abilities]:
-    """The kind of server, and what its plain routes say. ``name``: an engine, or ``auto``."""
-    if name != "auto" and name not in ENGINES:
-        raise BadInput(f"unknown engine {name!r}", f"give one of: auto, {', '.join(ENGINES)}")
-    _, models = await _get(client, f"{url}/v1/models")
-    _, version = await _get(client, f"{url}/version")
-    _, weights = await _get(client, f"{url}/weight_info")
-    entry: dict[str, Any] = next(iter(models.get("data") or [{}]), {})
-    length = entry.get("max_model_len")
-    stated = str(weights.get("weight_version", ""))
-    if name == "auto":
-        name = "embedded" if "weight_digest" in weights else "vllm" if "version" in version else "openai"
-    return ENGINES[name], Abilities(
-        model=entry.get("id"),
-        max_model_len=length if isinstance(length, int) else None,
-        engine_version=version.get("version"),
-        weight_version=int(stated) if stated.isdigit() else None,
-        weight_digest=weights.get("weight_digest"),
-        weight_lineage=weights.get("weight_lineage"),
-        weight_update=bool(weights),
-    )
+async def probe(client: EngineClient, url: str, engine: Engine, known: Abilities) -> tuple[Engine, Abilities]:
+    """``known``, and what its calls show; the engine that suits it. Raises ``Unavailable`` if it serves none."""
+    found = await _probe(client, url, engine, known)
+    if engine.fallback is not None and not found.stream_ids:
+        other = ENGINES[engine.fallback]
+        again = await _probe(client, url, other, known)
+        if again.stream_ids:
+            return other, again
+    return engine, found
 
 
-async def probe(client: EngineClient, url: str, engine: Engine, known: Abilities) -> Abilities:
-    """``known``, and what its calls show. Raises ``Unavailable`` if it serves none."""
+async def _probe(client: EngineClient, url: str, engine: Engine, known: Abilities) -> Abilities:
     ask = _Asker(client, url, engine, known.model)
     plain = await ask.whole([USER], temperature=0)
     if plain is None:
@@ -100,17 +98,41 @@ async def probe(client: EngineClient, url: str, engine: Engine, known: Abilities
     said = {"role": "assistant", "content": first.message.get("content") or ""}
     second = await ask.whole([USER, said, USER], temperature=0, max_tokens=1)
     append_only, divergence = _append_only(first, second[0] if second else None)
+    rendered = [one[0].prompt_ids.tolist() for one in (plain, with_tools, second) if one is not None]
+    answers = [one[0] for one in (plain, cooled, with_tools, second) if one is not None]
     return replace(
         known,
         ids=len(first.prompt_ids) > 0 and len(first.output_ids) > 0,
         stream_ids=streamed is not None and len(streamed.prompt_ids) > 0 and len(streamed.output_ids) > 0,
-        log_probs=0 < len(first.output_log_probs) == len(first.output_ids),
+        log_probs=_scored(first) and all(map(_scored, [*answers, *([streamed] if streamed is not None else [])])),
         logprobs_mode=logprobs_mode(raw, cooled[1] if cooled else {}),
         stop_token_included=_stop_token(first, raw),
         tools_rendered=len(with_tools[0].prompt_ids) > len(first.prompt_ids) if with_tools else None,
         append_only=append_only,
         first_divergence=divergence,
+        sampling_defaults=await _defaults(ask, known),
+        token_in=await takes_ids(client, url, engine),
+        rescored=await ask.rescored(first) if engine.trainable else None,
+        template_hash=hash_ids(rendered) if len(first.prompt_ids) else None,
+        tokenizer_hash=await tokenizer_hash(client, url, known.model),
     )
+
+
+def _scored(tokens: Tokens) -> bool:
+    """Each sampled token has a log prob, whatever stood between the sampler and the answer."""
+    return len(tokens.output_log_probs) == len(tokens.output_ids) or not len(tokens.output_ids)
+
+
+async def _defaults(ask: _Asker, known: Abilities) -> Mapping[str, Any]:
+    """What the server takes for sampling members that it is not sent: as it says, else as its log probs show."""
+    told = {**known.sampling_defaults, **await ask.rendered_defaults([USER])}
+    if told:
+        return told
+    plain = await ask.whole([USER], max_tokens=1)
+    neutral = await ask.whole([USER], max_tokens=1, **NEUTRAL)
+    if plain is None or neutral is None:
+        return {}
+    return untold(_first_token(plain[1]), _first_token(neutral[1]))
 
 
 def require_trainable(url: str, engine: Engine, found: Abilities) -> None:
@@ -123,12 +145,18 @@ def require_trainable(url: str, engine: Engine, found: Abilities) -> None:
         for name, there in (
             ("token ids", found.ids),
             ("token ids in streams", found.stream_ids),
-            ("log probabilities", found.log_probs),
+            ("log probabilities of every sampled token", found.log_probs),
         )
         if not there
     ]
     if missing:
         raise Untrainable(f"the policy server {url} ({engine.name}) does not give {' nor '.join(missing)}", hint)
+    if found.rescored is not None and found.rescored > RESCORED_MAX:
+        raise Untrainable(
+            f"the policy server {url} gives log probs that are not those of its model: on the same tokens they are "
+            f"{found.rescored:.2f} nats off on average",
+            "turn speculative decoding off; " + hint,
+        )
     if found.logprobs_mode == RAW:
         log.warning(
             "policy server %s gives raw log probs: they are those of the sampler only at temperature 1; "
@@ -144,7 +172,7 @@ class _Asker:
 
     def __init__(self, client: EngineClient, url: str, engine: Engine, model: str | None) -> None:
         self._client = client
-        self._url = url + CHAT_PATH
+        self._url = url
         self._engine = engine
         self._model = model
         self.failure: str | None = None
@@ -160,19 +188,43 @@ class _Asker:
             self.failure = f"its answer cannot be read: {error}"
             return None
 
+    async def rescored(self, said: Tokens) -> float | None:
+        """The same ids scored as a prompt. None where the server does not score prompts."""
+        ids = [*said.prompt_ids.tolist(), *said.output_ids.tolist()]
+        if not len(said.output_ids) or len(said.output_log_probs) != len(said.output_ids):
+            return None
+        request = {"prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+        body = await self._send(request, COMPLETIONS_PATH)
+        try:
+            scores = msgspec.json.decode(body or b"")["choices"][0]["logprobs"]["token_logprobs"]
+            at = len(said.prompt_ids)
+            found = np.array(scores[at : at + len(said.output_ids)], dtype=np.float64)
+            whole = len(found) == len(said.output_log_probs)
+            return float(np.mean(np.abs(found - said.output_log_probs))) if whole else None
+        except (msgspec.DecodeError, KeyError, IndexError, TypeError, ValueError):
+            return None
+
+    async def rendered_defaults(self, messages: list[dict[str, str]]) -> Mapping[str, Any]:
+        named = {} if self._model is None else {"model": self._model}
+        return await rendered_defaults(self._client, self._url, {"messages": messages, **named})
+
     async def stream(self, messages: list[dict[str, str]]) -> Tokens | None:
         body = await self._send({"messages": messages, "max_tokens": MAX_TOKENS, "temperature": 0, "stream": True})
-        choices = self._engine.read_stream(body) if body is not None else []
+        try:
+            choices = read(self._engine, body) if body is not None else []
+        except ValueError as error:
+            self.failure = f"its stream cannot be read: {error}"
+            return None
         return choices[0] if choices else None
 
-    async def _send(self, request: dict[str, Any]) -> bytes | None:
+    async def _send(self, request: dict[str, Any], path: str = CHAT_PATH) -> bytes | None:
         if self._model is not None:
             request["model"] = self._model
         raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
         ask = self._engine.ask(raw, stream=bool(request.get("stream")))
         raw |= {name: msgspec.Raw(value) for name, value in ask.members.items()}
         try:
-            reply = await self._client.send("POST", self._url, msgspec.json.encode(raw))
+            reply = await self._client.send("POST", self._url + path, msgspec.json.encode(raw))
             try:
                 body = await reply.body(1 << 20)
             finally:
@@ -185,14 +237,6 @@ class _Asker:
             self.failure = f"it answers {reply.status}: {text}"
             return None
         return body
-
-
-async def _get(client: EngineClient, url: str) -> tuple[int, dict[str, Any]]:
-    try:
-        status, body = await client.json("GET", url)
-    except (NotBegun, BrokeOff):
-        return 0, {}
-    return status, body if status == 200 and isinstance(body, dict) else {}
 
 
 def _first_token(answer: Mapping[str, Any]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """How a policy server joins the pool, and how one that went down comes back.
 
-A server that restarted has the weights it starts with, not those that were published to it: it comes back only if
-it says that it serves the version we know.
+A server that restarted has the weights it starts with, not those that were published to it, and perhaps another
+template: it comes back only if it says that it serves the version we know, and is probed again first. A restart
+between two calls is noticed by when the server's process started, where it says so.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from collections.abc import Mapping
 from forge.proxy.config import Record, check_upstream
 from forge.proxy.deps import Deps
 from forge.proxy.engines.base import Abilities
+from forge.proxy.identity import identify, started
 from forge.proxy.pool import Replica, State
-from forge.proxy.probe import identify, probe, require_trainable, wait_up
+from forge.proxy.probe import probe, require_trainable, wait_up
 from forge.proxy.session_spec import Policy
 from forge.proxy.upstream import BrokeOff, NotBegun
+from forge.storage.errors import Unavailable, Untrainable
 
 log = logging.getLogger(__name__)
 
+RESTART_TICKS = 10
+"""Health checks from one look for restarts to the next: far less time than a model takes to load."""
 FIRST_VERSION = 0
 """Of a server that names no version: what it started with, until something is published to it."""
 
@@ -30,7 +35,7 @@ async def join(deps: Deps, url: str, *, start_s: float, remembered: Mapping[str,
     config = deps.config
     await wait_up(deps.client, url, start_s, log.warning)
     engine, plain = await identify(deps.client, url, config.engine)
-    found = await probe(deps.client, url, engine, plain)
+    engine, found = await probe(deps.client, url, engine, plain)
     if config.record is Record.STRICT:
         require_trainable(url, engine, found)
     known = deps.pool.get(url)
@@ -43,12 +48,24 @@ async def join(deps: Deps, url: str, *, start_s: float, remembered: Mapping[str,
 
 
 async def watch(deps: Deps) -> None:
-    """Brings servers back that answer again. Runs as long as the proxy."""
+    """Brings servers back that answer again, and notices those that restarted. Runs as long as the proxy."""
+    tick = 0
     while True:
         await asyncio.sleep(deps.config.limits.health_s)
+        tick += 1
         for replica in deps.pool.all():
+            if replica.state == State.UP and not tick % RESTART_TICKS:
+                await _look_for_restart(deps, replica)
             if replica.state == State.DOWN and not replica.bad_weights:
                 await _look(deps, replica)
+
+
+async def _look_for_restart(deps: Deps, replica: Replica) -> None:
+    known = replica.abilities.started
+    now = await started(deps.client, replica.url, replica.engine) if known is not None else None
+    if now is not None and now != known:
+        deps.pool.down(replica, "it was restarted")
+        log.warning("policy server was restarted: url=%s", replica.url)
 
 
 async def _look(deps: Deps, replica: Replica) -> None:
@@ -63,12 +80,38 @@ async def _look(deps: Deps, replica: Replica) -> None:
         return  # a publication was faster
     serves = _policy(plain, replica.url, {}).version
     if serves != replica.policy.version:
-        replica.bad_weights = True
-        replica.reason = f"it came back with version {serves}, not {replica.policy.version}; publish to it again"
-        log.error("policy server %s left out: %s", replica.url, replica.reason)
+        _leave_out(replica, f"it came back with version {serves}, not {replica.policy.version}; publish to it again")
+        return
+    if (plain.started is None or plain.started != replica.abilities.started) and not await _again(deps, replica, plain):
         return
     deps.pool.up(replica)
     log.info("policy server is back: url=%s", replica.url)
+
+
+async def _again(deps: Deps, replica: Replica, plain: Abilities) -> bool:
+    """Probes a server that is another process than before, or may be. False: it does not come back yet."""
+    before = replica.abilities
+    try:
+        engine, found = await probe(deps.client, replica.url, replica.engine, plain)
+        if deps.config.record is Record.STRICT:
+            require_trainable(replica.url, engine, found)
+    except Unavailable as error:
+        log.info("policy server is not back yet: %s", error.message)
+        return False
+    except Untrainable as error:
+        _leave_out(replica, error.message)
+        return False
+    for name in ("template_hash", "tokenizer_hash", "model", "engine_version"):
+        if getattr(found, name) != getattr(before, name):
+            log.warning("policy server %s came back with another %s", replica.url, name)
+    replica.engine, replica.abilities = engine, found
+    return replica.state == State.DOWN
+
+
+def _leave_out(replica: Replica, why: str) -> None:
+    replica.bad_weights = True
+    replica.reason = why
+    log.error("policy server %s left out: %s", replica.url, why)
 
 
 def _policy(found: Abilities, url: str, remembered: Mapping[str, Policy]) -> Policy:

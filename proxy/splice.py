@@ -9,6 +9,7 @@ whenever the counts differ, the parser's own offsets are taken instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -27,6 +28,7 @@ _BACKSLASH: Final = ord("\\")
 _QUOTE: Final = ord('"')
 _FOLD_FROM: Final = 4096
 """Documents shorter than this are parsed whole; in longer ones the id arrays are folded away first."""
+_NOTHING: Final = re.compile(rb'\{(?:"\w+":null,?)*\}')
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -67,8 +69,9 @@ class Found(msgspec.Struct):
 
     @property
     def empty(self) -> bool:
-        """It has choices, and every delta is empty."""
-        return bool(self.choices) and all(bytes(choice.delta) == b"{}" for choice in self.choices or ())
+        """It has no usage, and every delta there is holds nothing or nulls."""
+        said = self.choices is not None and self.usage is None and self.error is None
+        return said and all(_NOTHING.fullmatch(choice.delta) for choice in self.choices or ())
 
 
 class _Plan(NamedTuple):

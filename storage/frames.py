@@ -57,6 +57,8 @@ class Open(Frame, tag="open", frozen=True, kw_only=True):
     weight_digest: str | None = None
     version_source: str = "unknown"
     logprobs_mode: str | None = None
+    sampling_defaults: str | None = None
+    """JSON object: what the policy server takes for sampling members that it is not sent, as the probe found."""
     template_hash: str | None = None
     tokenizer_hash: str | None = None
 

@@ -116,6 +116,8 @@ class Untrainable(StrEnum):
     """Ids, log probs and the engine's own usage count disagree."""
     LOG_PROBS_INVALID = "log_probs_invalid"
     """A log prob is not finite or above zero."""
+    TEXT_MISMATCH = "text_mismatch"
+    """The texts of the sampled tokens are not the text that the engine gave."""
     CONSTRAINED = "constrained"
     """Truncation (top_p, top_k, min_p), a grammar, a bias or penalties shaped the distribution."""
     VERSION_UNKNOWN = "version_unknown"

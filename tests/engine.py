@@ -25,6 +25,9 @@ from tests.script import EOS, Chunk, Fault, Gate, Json, Served, Turn, WordTokeni
 __all__ = ["Fault", "Gate", "ScriptedEngine", "Served", "Turn", "WordTokenizer"]
 
 
+TOKEN_IN = ("/inference/v1/generate", "/v1/chat/completions/continue")
+
+
 class ScriptedEngine:
     """Listens on 127.0.0.1 at ``url``. ``served`` holds every generation, ``admin`` every publication request."""
 
@@ -58,6 +61,14 @@ class ScriptedEngine:
         """Its prefix cache will not be reset: a 200 says so."""
         self.gives_ids = True
         self.logprobs_mode = "processed"
+        self.owned_by = "vllm"
+        """How its list of models names its kind."""
+        self.misscored = 0.0
+        """Nats by which a prompt's own log probs are off."""
+        self.started = "1700000000.25"
+        """When its process started, as its plain routes say it: a test changes it to restart the server."""
+        self.hidden: Json = {}
+        """Sampling members that it takes from its model where a request says nothing of them."""
         self.digest_of: Callable[[str], str] = lambda path: f"digest-of-{path}"
         self.resumed = asyncio.Event()
         self.resumed.set()
@@ -104,6 +115,9 @@ class ScriptedEngine:
             self.probes.append(path)
             return self._get(path)
         payload = json.loads(await request.read() or b"{}")
+        if path in ("/tokenize", "/v1/chat/completions/render") or (not payload and path in TOKEN_IN):
+            self.probes.append(path)
+            return self._post(path, payload, dict(request.query))
         self.admin.append((path, dict(payload) | dict(request.query)))
         return self._post(path, payload, dict(request.query))
 
@@ -113,12 +127,21 @@ class ScriptedEngine:
             "/version": {"version": "0.32.0"},
             "/is_paused": {"is_paused": not self.resumed.is_set()},
             "/weight_info": {"weight_version": self.weight_version}
-            | ({"weight_digest": self.weight_digest} if self.embedded else {}),
+            | ({"weight_digest": self.weight_digest, "boot_id": self.started} if self.embedded else {}),
             "/v1/models": {
                 "object": "list",
-                "data": [{"id": self.model, "object": "model", "max_model_len": self.max_model_len}],
+                "data": [
+                    {
+                        "id": self.model,
+                        "object": "model",
+                        "owned_by": self.owned_by,
+                        "max_model_len": self.max_model_len,
+                    }
+                ],
             },
         }
+        if path == "/metrics":
+            return web.Response(text=f"# TYPE x gauge\nprocess_start_time_seconds {self.started}\n")
         return _json(known[path]) if path in known else _json({"detail": "Not Found"}, 404)
 
     def _post(self, path: str, payload: Json, query: dict[str, str]) -> web.Response:
@@ -163,6 +186,9 @@ class ScriptedEngine:
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         payload = json.loads(body)
+        if payload.get("echo") and isinstance(payload["prompt"], list):
+            self.probes.append(request.path)
+            return self._score(payload["prompt"])
         turn = self.turns.popleft() if self.turns else self.default(payload)
         if "messages" in payload:
             prompt = self.tokenizer.encode(self.render(payload))
@@ -272,12 +298,22 @@ class ScriptedEngine:
         room = self.max_model_len - len(served.prompt_ids)
         return cut(chunks, min(room, limit) if limit else room)
 
+    def _score(self, prompt: list[int]) -> web.Response:
+        """A prompt's own log probs, as an echo gives them."""
+        scores = [None, *(log_prob_of(token) + self.misscored for token in prompt[1:]), -1.0]
+        return _json({"choices": [{"index": 0, "text": "", "logprobs": {"token_logprobs": scores}}]})
+
     def _log_prob_entry(self, token: int, request: Json) -> Json:
         piece = self.tokenizer.decode([token])
         wanted = int(request.get("top_logprobs") or 0)
         heat = (request.get("temperature") or 1.0) if self.logprobs_mode == "processed" else 1.0
+        cut = request.get("top_p", self.hidden.get("top_p", 1.0)) < 1.0
         top = [
-            {"token": f"alt{n}", "logprob": -0.25 - 1.5 * n / heat, "bytes": list(f"alt{n}".encode())}
+            {
+                "token": f"alt{n}",
+                "logprob": -9999.0 if n and cut else -0.25 - 1.5 * n / heat,
+                "bytes": list(f"alt{n}".encode()),
+            }
             for n in range(wanted)
         ]
         return {

@@ -7,6 +7,7 @@ while paused, so no id is ever drawn from new weights under the old version's na
 from __future__ import annotations
 
 import asyncio
+import uuid
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +25,7 @@ class Admin:
     def __init__(self, scheduler: Scheduler, lineage: str) -> None:
         self._scheduler = scheduler
         self._lineage = lineage
+        self._boot_id = uuid.uuid4().hex
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -88,7 +90,12 @@ class Admin:
     async def weight_info(self, request: web.Request) -> web.Response:
         s = self._scheduler
         return web.json_response(
-            {"weight_version": s.version, "weight_digest": s.digest, "weight_lineage": self._lineage}
+            {
+                "weight_version": s.version,
+                "weight_digest": s.digest,
+                "weight_lineage": self._lineage,
+                "boot_id": self._boot_id,
+            }
         )
 
 

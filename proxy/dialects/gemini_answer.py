@@ -19,7 +19,7 @@ from forge.proxy.dialects.gemini_errors import error_body
 from forge.proxy.dialects.gemini_framing import BLANK, Framing
 from forge.proxy.dialects.gemini_signature import sign
 from forge.proxy.dialects.translated import Usage
-from forge.proxy.engines.answers import Message, ToolCall
+from forge.proxy.engines.shapes import Message, ToolCall
 
 FINISHES: Final = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
 OTHER: Final = "OTHER"

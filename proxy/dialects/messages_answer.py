@@ -16,8 +16,8 @@ from forge.proxy.dialects.base import Hold, Piece
 from forge.proxy.dialects.messages_blocks import ID, ContentBlock, Text, Thinking, ToolUse
 from forge.proxy.dialects.messages_errors import error_event
 from forge.proxy.dialects.translated import PromptDetails, Usage
-from forge.proxy.engines.answers import Message
-from forge.proxy.engines.answers import ToolCall as CallDelta
+from forge.proxy.engines.shapes import Message
+from forge.proxy.engines.shapes import ToolCall as CallDelta
 
 REASONS: Final = {"length": "max_tokens", "content_filter": "refusal"}
 """Finish reasons that have words of their own, before anything else."""

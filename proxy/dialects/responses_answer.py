@@ -17,8 +17,8 @@ from forge.proxy.dialects.base import Hold, Piece
 from forge.proxy.dialects.responses_items import Event, OutputItem, Reasoning, Text, ToolCall
 from forge.proxy.dialects.responses_request import Translated
 from forge.proxy.dialects.translated import PromptDetails, Usage
-from forge.proxy.engines.answers import Message
-from forge.proxy.engines.answers import ToolCall as CallDelta
+from forge.proxy.engines.shapes import Message
+from forge.proxy.engines.shapes import ToolCall as CallDelta
 
 INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of an answer that was cut, and the words for it."""

@@ -16,7 +16,8 @@ from msgspec import Raw
 from forge.proxy import splice
 from forge.proxy.dialects.base import BROKEN_OFF, UNREADABLE_ANSWER, Hold, Piece
 from forge.proxy.dialects.chat import DONE, last_event
-from forge.proxy.engines.answers import Message, error_text
+from forge.proxy.engines.answers import error_text
+from forge.proxy.engines.shapes import Message
 from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import EventTooLarge, Splitter
 

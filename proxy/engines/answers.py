@@ -1,119 +1,37 @@
 """Chat and raw completion answers as the engines write them, read into ``Tokens``.
 
-Owns the shape that vLLM set and others follow: ids beside the text, log probs under ``content``, prompt ids at the
-top or per choice. It must not know which engine it reads, nor repair anything: what is missing stays missing. The
-one non-obvious fact: a chunk may hold several tokens, or tokens and no text, so ids are never told from text.
+Owns the shapes that vLLM, SGLang and llama.cpp write: ids beside the text or once for the whole answer, log probs
+under ``content``, prompt ids at the top or per choice. It must not know which engine it reads, nor repair anything:
+what is missing stays missing. The one non-obvious fact: a chunk may hold several tokens, or tokens and no text, so
+ids are never told from text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 
 from forge.proxy.engines.base import Tokens
+from forge.proxy.engines.shapes import Answer, Choice, Span, TokenLogProb, ToolCall, Usage, decode
 from forge.proxy.splice import UNREADABLE
 from forge.proxy.sse import EventTooLarge, Splitter
 from forge.storage.records import Ids, LogProbs, empty_ids
 
 MINUS_INFINITY: Final = -9999.0
-"""vLLM writes this where it has no log probability."""
-
-
-class Alternative(msgspec.Struct):
-    token: str = ""
-    logprob: float | None = None
-    bytes: list[int] | None = None
-
-
-class TokenLogProb(msgspec.Struct):
-    logprob: float | None = None
-    top_logprobs: list[Alternative] | None = None
-
-
-class ChoiceLogProbs(msgspec.Struct):
-    """Chat says ``content``; a raw completion says the rest."""
-
-    content: list[TokenLogProb] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
-
-    def entries(self) -> list[TokenLogProb]:
-        tops = self.top_logprobs or ()
-        named = [[Alternative(token, p) for token, p in (top or {}).items()] for top in tops]
-        raw = [
-            TokenLogProb(p, named[place] if place < len(named) else None)
-            for place, p in enumerate(self.token_logprobs or ())
-        ]
-        return [*(self.content or ()), *raw]
-
-
-class Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class ToolCall(msgspec.Struct):
-    id: str | None = None
-    type: str | None = None
-    index: int | None = None
-    function: Function | None = None
-
-
-class Message(msgspec.Struct):
-    """A message, or the delta of one."""
-
-    role: str | None = None
-    content: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
-
-
-class Span(msgspec.Struct):
-    version: str | int
-    start: int
-    end: int
-
-
-class Choice(msgspec.Struct):
-    index: int = 0
-    message: Message | None = None
-    delta: Message | None = None
-    text: str | None = None
-    """Of a raw completion."""
-    logprobs: ChoiceLogProbs | None = None
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-    weight_versions: list[Span] | None = None
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class Answer(msgspec.Struct):
-    """A whole body, or one chunk of a stream."""
-
-    model: str | None = None
-    choices: list[Choice] | None = None
-    usage: Usage | None = None
-    prompt_token_ids: list[int] | None = None
-    error: Any = None
-
-
-_decoder: Final = msgspec.json.Decoder(Answer)
+"""vLLM writes this where it has no log probability, llama.cpp the lowest number there is."""
+_ID_TEXT: Final = re.compile(r"token_id:(\d{1,9})")
+"""How older vLLM servers write a token's id in place of its text."""
+_T = TypeVar("_T")
 
 
 def read_whole(body: bytes) -> list[Tokens]:
     """Raises ``ValueError`` on a body that is no chat completion."""
     try:
-        answer = _decoder.decode(body)
+        answer = decode(body)
     except UNREADABLE as failure:
         raise ValueError(f"not a chat completion: {failure}") from failure
     if answer.choices is None and answer.error is None:
@@ -133,7 +51,7 @@ def read_stream(body: bytes) -> list[Tokens]:
         if event is None or not event.data or event.data == b"[DONE]":
             continue
         try:
-            answers.append(_decoder.decode(event.data))
+            answers.append(decode(event.data))
         except UNREADABLE:
             break
     if not answers:
@@ -158,8 +76,9 @@ class _Parts:
     """One choice as it grows."""
 
     def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.log_probs: list[TokenLogProb] = []
+        self.ids: list[list[int]] = []
+        """Of each chunk."""
+        self.log_probs: list[list[TokenLogProb]] = []
         self.prompt_ids: list[int] | None = None
         self.spans: list[Span] | None = None
         self.finish: str | None = None
@@ -167,11 +86,13 @@ class _Parts:
         self.calls: dict[int, _CallParts] = {}
 
     def add(self, choice: Choice) -> None:
-        self.ids += choice.token_ids or ()
+        if (ids := choice.token_ids or choice.response_token_ids) is not None:
+            self.ids.append(ids)
         if choice.logprobs is not None:
-            self.log_probs += choice.logprobs.entries()
+            self.log_probs.append(choice.logprobs.entries())
         self.prompt_ids = choice.prompt_token_ids or self.prompt_ids
         self.spans = choice.weight_versions or self.spans
+        self._add_meta(choice)
         self.finish = choice.finish_reason or self.finish
         if choice.text is not None:
             self.texts.setdefault("content", []).append(choice.text)
@@ -185,11 +106,24 @@ class _Parts:
         for place, call in enumerate(message.tool_calls or ()):
             self._add_call(call.index if call.index is not None else place, call)
 
-    def leave_echo(self) -> None:
-        """A raw completion that was asked to echo scores its prompt too: those are no log probs of what was sampled."""
+    def _add_meta(self, choice: Choice) -> None:
+        meta = choice.meta_info
+        if meta is None:
+            return
+        self.spans = meta.weight_versions or self.spans
+        entries = meta.output_token_logprobs or ()
+        if entries and (choice.logprobs is None or not choice.logprobs.content):
+            self.log_probs.append([TokenLogProb(p, None, text, token) for p, token, text in entries])
+
+    def settled(self, count: int | None) -> tuple[list[int], list[TokenLogProb]]:
+        """Ids and log probs of the whole choice, of which the engine counts ``count`` tokens if it does."""
+        log_probs = joined(self.log_probs, count)
+        ids = joined(self.ids, count) or _ids_of(log_probs)
+        # A raw completion that was asked to echo scores its prompt too: those are no log probs of what was sampled.
         prompt = len(self.prompt_ids or ())
-        if prompt and len(self.log_probs) == prompt + len(self.ids):
-            del self.log_probs[:prompt]
+        if prompt and len(log_probs) == prompt + len(ids):
+            log_probs = log_probs[prompt:]
+        return ids, log_probs
 
     def _add_call(self, index: int, part: ToolCall) -> None:
         call = self.calls.setdefault(index, _CallParts())
@@ -208,39 +142,82 @@ class _Parts:
         return {"role": "assistant", "content": content} | extra | ({"tool_calls": calls} if calls else {})
 
 
+def joined(chunks: list[list[_T]], count: int | None) -> list[_T]:
+    """Chunks one behind the other; of a stream whose every chunk says again what came before, the last one: told by
+    the engine's count."""
+    again = len(chunks) > 1 and sum(map(len, chunks)) != count == len(chunks[-1])
+    if again and all(chunk == chunks[-1][: len(chunk)] for chunk in chunks):
+        return chunks[-1]
+    return [one for chunk in chunks for one in chunk]
+
+
+def _ids_of(log_probs: list[TokenLogProb]) -> list[int]:
+    """From entries that name their token's id, where all do."""
+    named = [entry.id for entry in log_probs]
+    if None in named:
+        found = [_ID_TEXT.fullmatch(entry.token or "") for entry in log_probs]
+        named = [int(match[1]) if match is not None else None for match in found]
+    return [] if None in named else [token for token in named if token is not None]
+
+
 def _merge(answers: Iterable[Answer]) -> list[Tokens]:
     parts: dict[int, _Parts] = {}
     model: str | None = None
     usage: Usage | None = None
     prompt_ids: list[int] | None = None
     error: str | None = None
+    once: list[list[int]] | None = None
+    spans: list[Span] | None = None
     for answer in answers:
         model = answer.model or model
         usage = answer.usage or usage
         prompt_ids = answer.prompt_token_ids or prompt_ids
         error = error if answer.error is None else error_text(answer.error)
+        if answer.sglext is not None:
+            prompt_ids = answer.sglext.input_ids or prompt_ids
+            once = answer.sglext.output_ids or once
+        spans = answer.metadata.weight_versions if answer.metadata is not None else spans
         for choice in answer.choices or ():
             parts.setdefault(choice.index, _Parts()).add(choice)
-    for part in parts.values():
-        part.leave_echo()
     said = bool(parts)
     parts = parts or {0: _Parts()}
+    if len(parts) == 1:
+        parts[min(parts)].spans = parts[min(parts)].spans or spans
+    for index, ids in enumerate(once or ()):
+        if index in parts:
+            parts[index].ids = [ids]
     return [
-        Tokens(
-            prompt_ids=_ids(part.prompt_ids or prompt_ids),
-            output_ids=_ids(part.ids),
-            output_log_probs=_log_probs(part.log_probs),
-            prompt_tokens=_prompt_tokens(part, parts.values(), usage),
-            completion_tokens=usage.completion_tokens if usage else None,
-            finish_reason=part.finish,
-            message=part.message() if said else {},
-            model=model,
-            version_spans=_spans(part.spans),
-            top_logprobs=_top(part.log_probs),
-            error=error,
-        )
+        _tokens(part, said=said, model=model, usage=usage, prompt_ids=prompt_ids, error=error, parts=parts.values())
         for _, part in sorted(parts.items())
     ]
+
+
+def _tokens(
+    part: _Parts,
+    *,
+    said: bool,
+    model: str | None,
+    usage: Usage | None,
+    prompt_ids: list[int] | None,
+    error: str | None,
+    parts: Collection[_Parts],
+) -> Tokens:
+    count = usage.completion_tokens if usage else None
+    ids, log_probs = part.settled(count if len(parts) == 1 else None)
+    return Tokens(
+        prompt_ids=_ids(part.prompt_ids or prompt_ids),
+        output_ids=_ids(ids),
+        output_log_probs=_log_probs(log_probs),
+        prompt_tokens=_prompt_tokens(part, parts, usage),
+        completion_tokens=count,
+        finish_reason=part.finish,
+        message=part.message() if said else {},
+        model=model,
+        version_spans=_spans(part.spans),
+        top_logprobs=_top(log_probs),
+        error=error,
+        pieces=_pieces(log_probs),
+    )
 
 
 def _prompt_tokens(part: _Parts, parts: Collection[_Parts], usage: Usage | None) -> int | None:
@@ -272,6 +249,14 @@ def _log_probs(entries: list[TokenLogProb]) -> LogProbs:
     """NaN for null and for the engine's stand-in for it: a missing log probability is never a number."""
     values = [np.nan if e.logprob is None or e.logprob <= MINUS_INFINITY else e.logprob for e in entries]
     return np.array(values, dtype=np.float32)
+
+
+def _pieces(entries: list[TokenLogProb]) -> str | None:
+    """None where a token's text is missing, or is a fragment of a character or the name of a byte."""
+    if not entries or any(entry.token is None for entry in entries):
+        return None
+    text = "".join(entry.token or "" for entry in entries)
+    return None if "\ufffd" in text or "<0x" in text or _ID_TEXT.match(text) else text
 
 
 def _spans(spans: list[Span] | None) -> list[tuple[int, int, int]] | None:

@@ -42,7 +42,8 @@ class Ask:
     usage_members: tuple[str, ...] = ()
     """Members that ride on the usage chunk where there is one, and on each finishing chunk where there is none."""
     drop_empty_chunks: bool = False
-    """A chunk with an empty delta exists only because we asked: the engine sends it for tokens that show no text."""
+    """A chunk that says nothing (an empty delta, or neither choices nor usage) exists only because we asked: the engine
+    sends it for tokens that show no text, or for the ids alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class Tokens:
     top_logprobs: str | None = None
     error: str | None = None
     """What the engine said went wrong inside its 200."""
+    pieces: str | None = None
+    """The text of each sampled token, one behind the other; None where not all are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,10 @@ class Abilities:
     weight_lineage: str | None = None
     template_hash: str | None = None
     tokenizer_hash: str | None = None
+    started: str | None = None
+    """When its process started, or which one it is, in its own words."""
+    rescored: float | None = None
+    """Mean difference, in nats, of a greedy answer's log probs from those of the same ids scored as a prompt."""
 
 
 class Engine(Protocol):
@@ -136,6 +143,14 @@ class Engine(Protocol):
     trainable: bool
     """False for engines that never give ids (they need ``--record best-effort``)."""
     wire: Wire
+    start_path: str | None
+    """A plain route that says when the server's process started; None: it has none."""
+    start_pattern: bytes
+    """Finds that in the route's answer, as its first group."""
+    token_in: str | None
+    """The route by which a generation goes on from its ids; None: it has none."""
+    fallback: str | None
+    """The engine that serves in its place where streams give no ids."""
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
         """``request`` holds the top-level members of the chat request, or of the raw completion's (which has a

@@ -13,6 +13,9 @@ from forge.proxy.engines.vllm import Vllm
 
 class Embedded(Vllm):
     name: str = "embedded"
+    start_path: str | None = "/weight_info"
+    start_pattern: bytes = rb'"boot_id"\s*:\s*"([^"]+)"'
+    token_in: str | None = "/v1/chat/completions/continue"
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", None, b"null"),
         Cut(b"prompt_token_ids", None, b"null"),

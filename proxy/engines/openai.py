@@ -19,6 +19,10 @@ class OpenAI:
     name: str = "openai"
     trainable: bool = False
     wire: Wire = Wire()
+    start_path: str | None = None
+    start_pattern: bytes = b""
+    token_in: str | None = None
+    fallback: str | None = None
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
         if not stream or asks_usage(request):

@@ -19,5 +19,5 @@ KEEP_THINKING: Final[Mapping[str, bool]] = {
 TEMPLATE_MEMBER: Final = "chat_template_kwargs"
 REASONING_MEMBERS: Final = ("reasoning_content", "reasoning")
 """Where an assistant message carries its thinking: older engines read the first, newer ones the second."""
-TEMPLATE_ENGINES: Final = frozenset({"vllm", "sglang", "embedded"})
+TEMPLATE_ENGINES: Final = frozenset({"vllm", "sglang", "sglang_whole", "embedded"})
 """Engines that take variables for the template; a foreign service may refuse a member that it does not know."""

@@ -28,6 +28,10 @@ class Vllm:
     name: str = "vllm"
     trainable: bool = True
     wire: Wire = Wire(developer_is_system=True, tool_text_only=True, reasoning=True)
+    start_path: str | None = "/metrics"
+    start_pattern: bytes = rb"(?m)^process_start_time_seconds (\S+)"
+    token_in: str | None = "/inference/v1/generate"
+    fallback: str | None = None
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", b"null", b"null"),
         Cut(b"prompt_token_ids", b"null", b"null"),

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge.proxy.decode import constrained, decode_call
+from forge.proxy.decode import decode_call
 from forge.proxy.dialects.base import BadRequest, Hold, Overrides
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.unstreamed import as_stream
+from forge.proxy.worth import constrained
 from forge.storage.frames import Close, Open
 from forge.storage.records import Call, Untrainable
 from tests.engine import Fault, Turn
@@ -97,6 +98,8 @@ def test_bad_requests() -> None:
 
 def raw_chunk(said: str, index: int = 0, finish: str | None = None, **members: Any) -> dict[str, Any]:
     nothing = {"logprobs": None, "prompt_token_ids": None, "token_ids": None}
+    if members.get("logprobs"):
+        members["logprobs"]["tokens"] = [said, *[""] * (len(members["logprobs"]["tokens"]) - 1)]
     choice = {"index": index, "text": said, "finish_reason": finish, "stop_reason": None} | nothing | members
     return HEAD | {"choices": [choice]}
 

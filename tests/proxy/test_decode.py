@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge.proxy.decode import constrained, decode_call
+from forge.proxy.decode import decode_call
+from forge.proxy.worth import constrained
 from forge.storage.frames import Close, Open, seq
 from forge.storage.records import Call, Untrainable, VersionSource
 from tests.proxy.wire import CALL_ID, USER, chunk, stream, usage_chunk
@@ -49,7 +50,10 @@ def closed(status: str = "ok", **members: Any) -> Close:
 def answer(
     ids: tuple[int, ...] = (5, 2), log_probs: tuple[float | None, ...] = (-0.5, -0.25), *, output: int | None = None
 ) -> bytes:
-    entries = [{"token": "a", "logprob": value, "bytes": [97], "top_logprobs": []} for value in log_probs]
+    entries = [
+        {"token": "hello" if not place else "", "logprob": value, "bytes": [97], "top_logprobs": []}
+        for place, value in enumerate(log_probs)
+    ]
     said = chunk({"content": "hello"}, "stop", token_ids=list(ids), logprobs={"content": entries})
     first = chunk({"role": "assistant", "content": ""}) | {"prompt_token_ids": [1, 2, 3]}
     return stream(first, said, usage_chunk(3, len(ids) if output is None else output))

@@ -175,6 +175,9 @@ def test_new_weights_are_loaded_while_paused_and_every_cache_is_dropped(mode: st
 def test_only_engines_that_give_ids_can_train() -> None:
     assert {name: engine.trainable for name, engine in ENGINES.items()} == {
         "vllm": True,
+        "sglang": True,
+        "sglang_whole": True,
         "embedded": True,
+        "llamacpp": False,
         "openai": False,
     }

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from forge.proxy.config import Record
+from forge.proxy.pool import State
 from forge.proxy.probe import logprobs_mode
 from forge.storage.errors import BadInput, Unavailable, Untrainable
 from tests.engine import Fault, ScriptedEngine, Turn
-from tests.proxy.serving import QUICK, calls, serving
+from tests.proxy.serving import QUICK, WAIT_S, calls, events, serving
+from tests.script import Json
 
 
 async def test_what_a_good_server_can_do(tmp_path: Path) -> None:
@@ -20,8 +24,134 @@ async def test_what_a_good_server_can_do(tmp_path: Path) -> None:
         assert (found.ids, found.stream_ids, found.log_probs, found.logprobs_mode) == (True, True, True, "processed")
         assert (found.stop_token_included, found.tools_rendered, found.append_only) == (True, True, True)
         assert (found.model, found.max_model_len, found.engine_version) == ("policy", 4096, "0.32.0")
-        assert len(s.engine.served) <= 5
+        assert len(s.engine.served) <= 7
         assert all(x.json["max_tokens"] <= 4 for x in s.engine.served)
+
+
+async def test_what_names_a_template_and_a_tokenizer(tmp_path: Path) -> None:
+    """The same server has the same hashes; another template or tokenizer has others."""
+
+    class Other(ScriptedEngine):
+        def render(self, request: Json) -> str:
+            return "policy:" + super().render(request)
+
+    hashes = []
+    for engine in (ScriptedEngine(), ScriptedEngine(), Other()):
+        async with serving(tmp_path / str(len(hashes)), engine) as s:
+            async with s.chat() as answer:
+                assert answer.status == 200
+            found = s.proxy.deps.pool.all()[0].abilities
+            hashes.append((found.template_hash, found.tokenizer_hash))
+            (row,) = calls(s.data)
+            assert (row.template_hash, row.tokenizer_hash) == hashes[-1]
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert None not in hashes[0]
+    assert all(template and tokenizer for template, tokenizer in hashes)
+
+
+async def test_sampling_defaults_that_a_server_hides_constrain_what_does_not_say_otherwise(tmp_path: Path) -> None:
+    engine = ScriptedEngine()
+    engine.hidden = {"top_p": 0.8}
+    async with serving(tmp_path, engine) as s:
+        assert s.proxy.deps.pool.all()[0].abilities.sampling_defaults == {"untold": True}
+        neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        for members in ({}, {"top_p": 1.0}, neutral):
+            async with s.chat(**members) as answer:
+                assert answer.status == 200
+    rows = calls(s.data)
+    assert [row.untrainable_reason for row in rows] == ["constrained", "constrained", None]
+
+
+async def test_sampling_defaults_that_a_server_tells_are_taken_as_told(tmp_path: Path) -> None:
+    class Telling(ScriptedEngine):
+        def _post(self, path: str, payload: Json, query: dict[str, str]) -> web.Response:
+            if path.endswith("/render"):
+                told = {"temperature": 0.7, "top_p": 0.8, "top_k": 0, "stop": [], "min_p": 0.0}
+                return web.json_response({"token_ids": [1], "sampling_params": told})
+            return super()._post(path, payload, query)
+
+    async with serving(tmp_path, Telling()) as s:
+        found = s.proxy.deps.pool.all()[0].abilities
+        assert found.sampling_defaults == {"temperature": 0.7, "top_p": 0.8, "top_k": 0, "min_p": 0.0}
+        for members in ({}, {"top_p": 1}):
+            async with s.chat(**members) as answer:
+                assert answer.status == 200
+    assert [row.untrainable_reason for row in calls(s.data)] == ["constrained", None]
+
+
+async def test_log_probs_that_are_not_the_models_are_refused(tmp_path: Path) -> None:
+    """Field case 143: a greedy answer scored again as a prompt."""
+    engine = ScriptedEngine()
+    async with serving(tmp_path / "a", engine) as s:
+        assert s.proxy.deps.pool.all()[0].abilities.rescored == 0.0
+    engine = ScriptedEngine()
+    engine.misscored = -2.0
+    with pytest.raises(Untrainable, match=r"2\.00 nats off"):
+        async with serving(tmp_path / "b", engine):
+            pass
+
+
+async def test_log_probs_that_a_tool_parser_loses_are_refused(tmp_path: Path) -> None:
+    """Field cases 126, 138: asked with tools too, since parsers lose what plain answers have."""
+    engine = ScriptedEngine()
+    engine.default = lambda request: Turn("hello", fault=Fault(no_log_probs="tools" in request))
+    with pytest.raises(Untrainable, match="log probabilities of every sampled token"):
+        async with serving(tmp_path, engine):
+            pass
+
+
+async def test_a_server_without_ids_in_streams_is_asked_for_whole_bodies(tmp_path: Path) -> None:
+    """Field case 140: its client gets the stream that it asked for."""
+    engine = ScriptedEngine()
+    engine.owned_by = "sglang"
+    async with serving(tmp_path, engine) as s:
+        assert s.proxy.deps.pool.all()[0].engine.name == "sglang_whole"
+        s.engine.script(Turn("Hello there"))
+        async with s.chat(stream=True) as answer:
+            assert answer.content_type == "text/event-stream"
+            said = [event["choices"][0]["delta"].get("content", "") for event in events(await answer.text())]
+    assert "".join(said) == "Hello there"
+    (row,) = calls(s.data)
+    assert (row.engine, row.trainable) == ("sglang_whole", True)
+
+
+async def test_a_restart_between_two_calls_is_noticed_and_the_server_probed_again(tmp_path: Path) -> None:
+    """Field case 126: what it could do before says nothing of what it can do now."""
+    async with serving(tmp_path) as s:
+        replica = s.proxy.deps.pool.all()[0]
+        before = replica.abilities
+        s.engine.logprobs_mode, s.engine.started = "raw", "1700000999.5"
+        async with asyncio.timeout(WAIT_S):
+            while replica.abilities is before:
+                await asyncio.sleep(0.005)
+        assert (replica.abilities.logprobs_mode, replica.abilities.started) == ("raw", "1700000999.5")
+        async with asyncio.timeout(WAIT_S):
+            while replica.state != State.UP:
+                await asyncio.sleep(0.005)
+
+
+async def test_a_server_that_comes_back_unable_to_train_stays_out(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        replica = s.proxy.deps.pool.all()[0]
+        s.engine.gives_ids, s.engine.started = False, "1700000999.5"
+        async with asyncio.timeout(WAIT_S):
+            while not replica.bad_weights:
+                await asyncio.sleep(0.005)
+        assert "token ids" in replica.reason
+        async with s.chat() as answer:
+            assert answer.status == 503
+
+
+async def test_a_server_that_was_only_away_is_not_probed_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        replica = s.proxy.deps.pool.all()[0]
+        before = replica.abilities
+        s.proxy.deps.pool.down(replica, "a refused connection")
+        async with asyncio.timeout(WAIT_S):
+            while replica.state != State.UP:
+                await asyncio.sleep(0.005)
+        assert replica.abilities is before
+        assert s.engine.served == []
 
 
 async def test_raw_log_probs_are_told_from_processed_ones(tmp_path: Path) -> None:
@@ -33,7 +163,7 @@ async def test_raw_log_probs_are_told_from_processed_ones(tmp_path: Path) -> Non
 
 async def test_a_template_that_drops_tools_or_moves_history_is_named(tmp_path: Path) -> None:
     class Odd(ScriptedEngine):
-        def render(self, request: dict) -> str:  # type: ignore[type-arg]
+        def render(self, request: Json) -> str:
             turns = len(request["messages"])
             return f"turns {turns}\n" + super().render({"messages": request["messages"]})
 
@@ -119,3 +249,16 @@ def test_the_mode_is_told_whichever_token_was_sampled(sampled: str, mode: str, s
 def test_a_mode_that_cannot_be_told_is_not_guessed() -> None:
     assert logprobs_mode({}, {}) is None
     assert logprobs_mode({"choices": [{"logprobs": {"content": []}}]}, {"choices": []}) is None
+
+
+async def test_rows_that_cannot_train_are_counted_by_their_reason(tmp_path: Path) -> None:
+    """Field case 130: at its session's close, once, however often that is asked for."""
+    async with serving(tmp_path) as s:
+        ticket = await s.control.open_session(run_id="run")
+        for members in ({}, {"temperature": 0}, {"top_k": 5}):
+            async with s.chat(key=ticket.api_key, **members) as answer:
+                assert answer.status == 200
+        for _ in range(2):
+            await s.control.close_session(ticket.session_id)
+        metrics = s.proxy.deps.metrics.text().decode()
+    assert 'forge_untrainable_total{reason="constrained"} 2.0' in metrics

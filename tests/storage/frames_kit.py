@@ -79,7 +79,7 @@ def stream_answer(turn: Turn) -> list[bytes]:
     base: dict[str, Any] = {"id": f"chatcmpl-{turn.call_id}", "object": "chat.completion.chunk", "model": "policy"}
     first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
     events: list[dict[str, Any]] = [{**base, "choices": [first], "prompt_token_ids": turn.prompt_ids}]
-    words = [turn.reply[i :: len(turn.output_ids)] for i in range(len(turn.output_ids))]
+    words = _words(turn)
     for index, entry in enumerate(_token_log_probs(turn)):
         last = index == len(turn.output_ids) - 1
         choice = {
@@ -96,9 +96,15 @@ def stream_answer(turn: Turn) -> list[bytes]:
 
 def _token_log_probs(turn: Turn) -> list[dict[str, Any]]:
     return [
-        {"token": f"t{i}", "logprob": p, "bytes": [116], "top_logprobs": []}
-        for i, p in zip(turn.output_ids, turn.log_probs, strict=True)
+        {"token": word, "logprob": p, "bytes": [116], "top_logprobs": []}
+        for word, p in zip(_words(turn), turn.log_probs, strict=True)
     ]
+
+
+def _words(turn: Turn) -> list[str]:
+    """The reply's text, a piece for each id."""
+    size = -(-len(turn.reply) // len(turn.output_ids))
+    return [turn.reply[n * size : (n + 1) * size] for n in range(len(turn.output_ids))]
 
 
 def _usage(turn: Turn) -> dict[str, int]:
