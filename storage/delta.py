@@ -93,7 +93,7 @@ class Chain:
             call=replace(
                 placed,
                 prompt_ids=empty_ids(),
-                messages=join_messages(pieces[shared:]),
+                messages=join_messages(pieces[shared:]) if shared else call.messages,
                 tools=None if parent and parent.tools_hash == tools_hash else call.tools,
             ),
             messages_prefix_len=shared,
@@ -165,7 +165,8 @@ class Unfolder:
             messages = parent.messages[: row.messages_prefix_len] + messages
             tools = parent.tools if row.tools_hash and tools is None else tools
         self._keep(row, prompt, messages, tools)
-        return replace(row.call, prompt_ids=prompt, messages=join_messages(messages), tools=tools)
+        text = join_messages(messages) if row.messages_prefix_len else row.call.messages
+        return replace(row.call, prompt_ids=prompt, messages=text, tools=tools)
 
     def _keep(self, row: Delta, prompt: Ids, messages: list[bytes], tools: str | None) -> None:
         response = [row.call.response.encode()] if row.call.response else []
@@ -182,7 +183,8 @@ def prompt_hash(ids: Ids) -> str | None:
 
 
 def message_list(text: str) -> list[bytes]:
-    """The messages of a JSON array, each as its own bytes; [] where it is no array."""
+    """The messages of a JSON array, each as its own bytes; [] where it is none that we can take apart (half a surrogate
+    pair): such a text is kept as it is, whole."""
     try:
         return [bytes(raw) for raw in _raw_list.decode(text.encode())]
     except msgspec.DecodeError:

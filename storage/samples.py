@@ -235,7 +235,8 @@ def _common(values: Sequence[V | None]) -> V | None:
 
 
 def _with_reply(call: Call) -> str:
-    messages = msgspec.json.decode(call.messages, type=list[msgspec.Raw])
-    if call.response:
-        messages.append(msgspec.Raw(call.response.encode()))
-    return msgspec.json.encode(messages).decode()
+    """By text: a harness that cuts an emoji in half sends messages that no decoder of ours takes apart."""
+    if not call.response:
+        return call.messages
+    before = call.messages.rstrip().removesuffix("]").rstrip()
+    return f"{before}{'' if before == '[' else ','}{call.response}]"

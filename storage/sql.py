@@ -1,7 +1,9 @@
 """The dataset for SQL: DuckDB views over the parts, as text. Needs no DuckDB itself.
 
-``calls`` gives whole prompts: a recursive query follows each chain from its whole row down. ``sessions`` gives the
-latest revision of each. The views look at the files anew in every query.
+``calls`` gives whole prompts, messages and tools: a recursive query follows each chain from its whole row down. Its
+parts are taken once per query, so that one written meanwhile is in all of it or in none. What DuckDB cannot
+read as JSON never ends a query: messages that build on it are null. ``sessions`` gives the latest revision of each. The
+views look at the files anew in every query.
 """
 
 from __future__ import annotations
@@ -14,21 +16,41 @@ from forge.storage.recipe import DEFAULT
 
 _CALLS: Final = """\
 CREATE OR REPLACE VIEW {name} AS
-WITH RECURSIVE part AS (SELECT * FROM {files}),
+WITH RECURSIVE part AS MATERIALIZED (SELECT * FROM {files}),
+link AS MATERIALIZED (
+    SELECT call_id, choice, parent_call_id, parent_choice, prompt_prefix_len, messages_prefix_len, prompt_suffix_ids,
+        output_ids, TRY_CAST(messages AS JSON[]) AS new_messages, tools,
+        CASE WHEN response IS NULL THEN [] WHEN json_valid(response) THEN [CAST(response AS JSON)] END AS reply,
+        tools IS NULL AND tools_hash IS NOT NULL AS inherits_tools,
+        prompt_prefix_len > 0 OR messages_prefix_len > 0 OR inherits_tools AS needs_parent
+    FROM part
+),
 whole AS (
-    SELECT call_id, choice, prompt_suffix_ids AS prompt_ids, output_ids FROM part WHERE prompt_prefix_len = 0
+    SELECT call_id, choice, prompt_suffix_ids AS prompt_ids, output_ids, new_messages AS said, reply, tools
+    FROM link WHERE NOT needs_parent
     UNION ALL
     SELECT child.call_id, child.choice,
         list_concat(
             list_slice(list_concat(whole.prompt_ids, whole.output_ids), 1, child.prompt_prefix_len),
             child.prompt_suffix_ids
         ),
-        child.output_ids
-    FROM part AS child
+        child.output_ids,
+        CASE WHEN whole.said IS NOT NULL AND whole.reply IS NOT NULL AND child.new_messages IS NOT NULL
+        THEN list_concat(
+            list_slice(list_concat(whole.said, whole.reply), 1, child.messages_prefix_len), child.new_messages
+        ) END,
+        child.reply,
+        CASE WHEN child.inherits_tools THEN whole.tools ELSE child.tools END
+    FROM link AS child
     JOIN whole ON child.parent_call_id = whole.call_id AND child.parent_choice = whole.choice
-    WHERE child.prompt_prefix_len > 0
+    WHERE child.needs_parent
 )
-SELECT part.* EXCLUDE (prompt_prefix_len, prompt_suffix_ids, chain_len), whole.prompt_ids
+SELECT part.* EXCLUDE (prompt_prefix_len, prompt_suffix_ids, messages_prefix_len, chain_len)
+        REPLACE (
+            CASE WHEN messages_prefix_len = 0 THEN messages ELSE CAST(to_json(whole.said) AS VARCHAR) END AS messages,
+            whole.tools AS tools
+        ),
+    whole.prompt_ids
 FROM part JOIN whole USING (call_id, choice);
 """
 _SESSIONS: Final = """\

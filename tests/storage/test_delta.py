@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forge.storage.delta import SNAPSHOT_LINKS, Chain, DanglingParent, Delta, Unfolder, WrongPrompt, prompt_hash
-from forge.storage.records import Call, Ids
+from forge.storage.records import Call, Ids, Session
+from forge.storage.samples import samples_of
 
 
 def ids(*values: int) -> Ids:
@@ -102,6 +103,18 @@ def test_choices_of_one_call_share_their_prompt() -> None:
 def test_a_call_without_ids_or_messages_is_a_row_too() -> None:
     rows = fold_and_unfold([call(1, ids(), ids(), []), call(2, ids(), ids(3), [])])
     assert [row.prompt_hash for row in rows] == [None, None]
+
+
+@pytest.mark.parametrize("half", [r"\ud83d", r"\ude00"])
+def test_half_an_emoji_costs_no_message(half: str) -> None:
+    """What a harness written in JavaScript sends when it cuts a text: JSON to some readers, not to others."""
+    first = call(1, ids(1), ids(2), [{"role": "user", "content": "x"}])
+    text = first.messages[:-1] + ',{"role":"tool","content":"' + half + '"}]'
+    second = replace(first, call_id="c2", seq=2, prompt_ids=ids(1, 2, 3), messages=text)
+    fold_and_unfold([first, second, replace(second, call_id="c3", seq=3, messages=text[:-1] + ',{"role":"user"}]')])
+    session = Session(session_id="s", run_id="r")
+    (row,) = samples_of(session, [replace(second, trainable=True, output_log_probs=np.float32([-1]))])
+    assert row.messages == f"{text[:-1]},{second.response}]"
 
 
 def test_a_missing_parent_and_a_wrong_prompt_are_errors() -> None:
