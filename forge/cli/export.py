@@ -55,7 +55,7 @@ def export(
             out=out,
             runs=tuple(runs or ()),
             set_name=set_name,
-            kinds=tuple(kinds.split(",")) if kinds is not None else None,
+            kinds=tuple(kind.strip() for kind in kinds.split(",")) if kinds is not None else None,
             max_tokens=max_tokens,
             truncated=truncated,
             straddling=straddling,

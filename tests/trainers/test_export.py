@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import numpy as np
 import pyarrow.parquet as pq
@@ -81,6 +82,35 @@ def test_parquet_exports_read_back_by_others(make_data: MakeData, tmp_path: Path
     tokens = pq.read_table(wrote("sft-tokens", data, tmp_path)[0])
     assert tokens["input_ids"].to_pylist()[1] == [10, 11, 12, 100, 101]
     assert tokens["completion_mask"].to_pylist()[1] == tokens["assistant_masks"].to_pylist()[1] == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("to", [name for name, trainer in TRAINERS.items() if trainer.suffix == ".parquet"])
+def test_files_of_several_runs_are_read_together(to: str, make_data: MakeData, tmp_path: Path) -> None:
+    """Field cases 177, 178, 179, 181: a column that is null in one whole file has the same type in it as in others."""
+    empty: dict[str, Any] = {"task_id": None, "rollout_index": None, "policy_version_min": None}
+    data = make_data(
+        [a_sample("s0"), a_sample("s1"), *(a_sample(n, run_id="x", finish_reason=None, **empty) for n in ("x0", "x1"))],
+        [
+            a_session("s0", 1.0),
+            a_session("s1", 0.0),
+            a_session("x0", 1.0, run_id="x"),
+            a_session("x1", 0.0, run_id="x"),
+        ],
+    )
+    folder = tmp_path / "both"
+    for run in ("r", "x"):
+        wrote(to, data, tmp_path, runs=(run,))[0].rename(_in(folder, run))
+    schemas = [pq.read_schema(path) for path in sorted(folder.iterdir())]
+    assert schemas[0] == schemas[1]
+    assert pq.read_table(folder).num_rows == 4
+    with duckdb.connect() as db:
+        ((found,),) = db.execute(f"SELECT count(*) FROM '{folder}/*.parquet' WHERE task_id IS NULL").fetchall()
+    assert found == 2
+
+
+def _in(folder: Path, run: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder / f"{run}.parquet"
 
 
 def test_prime_rl_reads_positions(make_data: MakeData, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import argparse
 import enum
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,12 +23,14 @@ import numpy as np
 import pytest
 
 from forge.client import ControlClient
+from forge.export import ExportConfig, export
 from forge.plugins import slime, trl, verl
 from forge.plugins.episodes import blocking
 from forge.plugins.settings import Settings, prompt_text
 from forge.plugins.trl_trace import HarnessSessions
 from forge.plugins.trl_worker import ForgeWorker
 from forge.storage.errors import BadInput
+from tests.trainers.conftest import MakeData, a_sample, a_session
 from tests.trainers.served import Served, proxied_elsewhere
 
 pytestmark = pytest.mark.process
@@ -242,6 +245,56 @@ async def test_slime_gets_a_sample_for_each_row_and_one_for_a_failure(served: Se
     assert sorted(raw[:4]) == [0.0, 0.0, 1.0, 1.0]
     assert math.isnan(raw[4])
     assert sorted(round(value, 3) for value in advantages) == [-0.707, -0.707, 0.0, 0.707, 0.707]
+
+
+SLIME_TYPES = """
+import dataclasses, enum
+@dataclasses.dataclass
+class Sample:
+    class Status(enum.Enum):
+        COMPLETED = "completed"
+    fields: dict
+    @classmethod
+    def from_dict(cls, data):
+        return cls(data)
+"""
+"""Stand-ins of slime's modules."""
+SLIME_OUTPUT = """
+import dataclasses
+@dataclasses.dataclass
+class RolloutFnTrainOutput:
+    samples: list
+"""
+REPLAY = """
+import argparse, sys
+from forge.plugins import slime
+from forge.storage.errors import BadInput
+args = argparse.Namespace(forge_export=sys.argv[1], rollout_batch_size=1)
+steps = [slime.replay(args, step, None).samples for step in (0, 1)]
+assert [[len(group) for group in step] for step in steps] == [[2], [2]], steps
+assert [s.fields["group_index"] for s in steps[1][0]] == [1, 1]
+try:
+    slime.replay(args, 2, None)
+except BadInput as error:
+    assert "has 2 groups" in error.message
+else:
+    raise SystemExit("no error at the end")
+"""
+
+
+def test_slime_replays_an_export_group_by_group(make_data: MakeData, tmp_path: Path) -> None:
+    names = [("s0", "g"), ("s1", "g"), ("s2", "h"), ("s3", "h")]
+    data = make_data(
+        [a_sample(name, group_id=group) for name, group in names],
+        [a_session(name, float(at % 2), group_id=group) for at, (name, group) in enumerate(names)],
+    )
+    path = export(ExportConfig(to="slime", data=data, out=tmp_path / "s.jsonl")).path
+    for name, text in (("utils/types", SLIME_TYPES), ("rollout/base_types", SLIME_OUTPUT)):
+        module = tmp_path / "there" / "slime" / f"{name}.py"
+        module.parent.mkdir(parents=True)
+        module.write_text(text)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "there")}
+    subprocess.run([sys.executable, "-c", REPLAY, str(path)], check=True, timeout=120, env=env)
 
 
 def test_settings_say_what_is_wrong() -> None:

@@ -13,10 +13,12 @@ import pytest
 
 from forge.adapters.trainers.base import Arguments
 from forge.adapters.trainers.rows import Needs, Row, rows_of
+from forge.client import ControlClient
 from forge.export import ExportConfig, export
 from forge.plugins import tinker as tinker_plugin
 from forge.plugins import trl as trl_plugin
 from forge.plugins import verl as verl_plugin
+from forge.plugins.episodes import blocking
 from forge.plugins.trl_worker import ForgeWorker, built
 from forge.storage.errors import BadInput
 from forge.trainer.advantage import group_advantages
@@ -153,6 +155,56 @@ def test_verls_manager_is_found_by_its_name() -> None:
     assert issubclass(made, theirs.AgentLoopManagerTQ)
     pickle = pytest.importorskip("ray.cloudpickle")
     assert pickle.loads(pickle.dumps(made)) is made
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Any]:
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_verls_manager_registers_its_servers_before_a_batch(served: Served, ray_cluster: Any, tmp_path: Path) -> None:
+    """verl's own router tells the addresses; the batch goes on to verl's workers, here one that counts its rows."""
+    omegaconf = pytest.importorskip("omegaconf").OmegaConf
+    torch = pytest.importorskip("torch")
+    router = pytest.importorskip("verl.workers.rollout.router")
+    llm_server = pytest.importorskip("verl.workers.rollout.llm_server")
+    tensordicts = pytest.importorskip("verl.utils.tensordict_utils")
+    file = tmp_path / "agents.yaml"
+    omegaconf.save(
+        omegaconf.create([{"name": "f", "_target_": "forge.plugins.verl.ForgeAgentLoop", "settings": served.told()}]),
+        file,
+    )
+    rollout = {"agent": {"agent_loop_config_path": str(file)}}
+    config = omegaconf.create({"actor_rollout_ref": {"rollout": rollout, "model": {}}})
+    balancer = router.get_router_handle(servers={served.engine.url.removeprefix("http://"): None})
+    client = llm_server.LLMServerClient(config, balancer)
+    manager = verl_plugin.ForgeAgentLoopManager(config, client)
+
+    @ray_cluster.remote
+    class Worker:
+        def __init__(self) -> None:
+            self.rows = 0
+
+        def generate_sequences(self, batch: Any) -> None:
+            self.rows += len(batch)
+
+        def seen(self) -> int:
+            return self.rows
+
+    manager.agent_loop_workers = [Worker.remote()]
+    batch = tensordicts.get_tensordict({"index": torch.arange(4), "uid": list("aabb")}, {"global_steps": 12})
+    manager.generate_sequences(batch)
+    assert ray_cluster.get(manager.agent_loop_workers[0].seen.remote()) == 4
+
+    async def pool() -> list[tuple[str, Any]]:
+        token = Path(served.settings.control_token_file)
+        async with ControlClient.from_token_file(served.settings.control, token) as control:
+            return [(upstream["url"], upstream["policy_version"]) for upstream in await control.upstreams()]
+
+    assert blocking(pool()) == [(served.engine.url, 12)]
 
 
 def test_trl_trains_on_our_rollouts(served: Served, model_dir: Path, tmp_path: Path) -> None:
