@@ -24,13 +24,13 @@ from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Tokens
 from forge.proxy.history import Fingerprint, fingerprint
 from forge.proxy.kinds import Seen, called_subagent, kind_of
+from forge.proxy.live import Live
 from forge.proxy.pool import Replica
 from forge.proxy.reasoning import keep
 from forge.proxy.recorder import wall_us
 from forge.proxy.refusal import Refused
 from forge.proxy.routes import Route
 from forge.proxy.session_spec import HistoryMode
-from forge.proxy.sessions import Live
 from forge.proxy.stop import clean_stop
 from forge.storage.frames import Close, Open
 from forge.storage.records import CallStatus

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from forge.proxy.archive import Archive
 from forge.proxy.config import TOKEN_FILE, ProxyConfig
 from forge.proxy.control import ControlPlane
 from forge.proxy.control_pool import PoolRoutes
@@ -118,7 +119,15 @@ async def _deps(config: ProxyConfig, stack: AsyncExitStack) -> tuple[Deps, Memor
     memory = await asyncio.to_thread(remember, config.data, WRITER)
     recorder = Recorder(journal, limits.cut_bytes, limits.data_frame_bytes)
     keys, ids = Keys.of(config.data), IdSource()
-    registry = Registry(recorder, keys, ids, run_id=config.run_id, limit=limits.sessions)
+    registry = Registry(
+        recorder,
+        keys,
+        ids,
+        Archive(config.data, WRITER),
+        run_id=config.run_id,
+        limit=limits.sessions,
+        kept=limits.closed_sessions,
+    )
     registry.restore(memory.sessions, memory.used, complete=memory.complete, doubtful=memory.doubtful)
     recorder.positions.update({s: p for s, p in memory.positions.items() if s in recorder.positions})
     client = EngineClient(key=key, connect_s=limits.connect_s, silence_s=limits.silence_s)

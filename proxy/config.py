@@ -67,6 +67,8 @@ class Limits:
     cut_bytes: int = 32 << 20
     sessions: int = 4096
     """Open sessions; more are refused with 429."""
+    closed_sessions: int = 4096
+    """Closed sessions in memory; older ones are read back when someone asks for them."""
     calls: int = 4096
     """Calls in flight."""
     implicit_idle_s: float = 1800.0

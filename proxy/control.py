@@ -17,9 +17,10 @@ from aiohttp import web
 
 from forge.proxy.config import is_loopback
 from forge.proxy.deps import Deps
+from forge.proxy.live import Live
 from forge.proxy.readback import calls_of
 from forge.proxy.session_spec import Outcome, Reward, SessionSpec
-from forge.proxy.sessions import Full, Live
+from forge.proxy.sessions import Full
 from forge.proxy.tasks import Tasks
 from forge.proxy.wire import ARROW, arrow, encode, error, reply
 from forge.storage.errors import BadInput, ForgeError, Unavailable
@@ -100,7 +101,7 @@ class ControlPlane:
             check_name("the run_id", spec.run_id)
         if self._deps.draining:
             raise Unavailable("this proxy is stopping", "use another one")
-        live = self._deps.registry.open(spec, self._deps.policy())
+        live = await self._deps.registry.open(spec, self._deps.policy())
         base = self._deps.base_url
         ticket = {
             "session_id": live.id,
@@ -111,13 +112,13 @@ class ControlPlane:
         return reply(ticket, 201)
 
     async def _session(self, request: web.Request) -> web.Response:
-        live = self._live(request)
+        live = await self._live(request)
         return reply({"session": live.record, "running": len(live.running), "calls": live.calls})
 
     async def _close(self, request: web.Request) -> web.Response:
         """Ends the session; answers with it and its samples, as JSON or, if asked for, as an Arrow stream."""
-        live = self._live(request)
         outcome = await read(request, Outcome)
+        live = await self._live(request)
         # It runs to its end also when its client gives up waiting: a session half closed takes no calls, for ever.
         first = live.is_open
         session = await self._tasks.finish(self._deps.registry.close(live, outcome))
@@ -132,10 +133,13 @@ class ControlPlane:
         return reply({"session": session, "samples": samples, "calls": _summary(calls)})
 
     async def _reward(self, request: web.Request) -> web.Response:
-        return reply({"session": self._deps.registry.reward(self._live(request), await read(request, Reward))})
+        reward = await read(request, Reward)
+        # Found last: what is read back gives way to others, and only the one in memory may be changed.
+        live = await self._live(request)
+        return reply({"session": self._deps.registry.reward(live, reward)})
 
     async def _calls(self, request: web.Request) -> web.Response:
-        return reply({"calls": await self._read_back(self._live(request))})
+        return reply({"calls": await self._read_back(await self._live(request))})
 
     async def _read_back(self, live: Live) -> list[Call]:
         deps = self._deps
@@ -178,8 +182,8 @@ class ControlPlane:
         ready = up and self._deps.pool.is_open and not self._deps.draining
         return reply({"ready": ready, "policy_servers_up": up, "open": self._deps.pool.is_open}, 200 if ready else 503)
 
-    def _live(self, request: web.Request) -> Live:
-        live = self._deps.registry.get(request.match_info["id"])
+    async def _live(self, request: web.Request) -> Live:
+        live = await self._deps.registry.find(request.match_info["id"])
         if live is None:
             raise web.HTTPNotFound(text=f"no session {request.match_info['id'][:64]!r} here")
         return live

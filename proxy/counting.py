@@ -18,10 +18,10 @@ from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import Dialect, Overrides
 from forge.proxy.dialects.engine_errors import read_error
+from forge.proxy.live import Live
 from forge.proxy.pool import Replica
 from forge.proxy.refusal import Refused
 from forge.proxy.routes import Route
-from forge.proxy.sessions import Live
 from forge.proxy.upstream import BrokeOff, NotBegun
 
 PATH: Final = "/tokenize"

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from forge.proxy.assembly import Assembly, Interval
 from forge.proxy.decode import decode_call
+from forge.proxy.live import Used
 from forge.proxy.session_spec import Policy
-from forge.proxy.sessions import Used
 from forge.storage import checkpoint as checkpoints
 from forge.storage.checkpoint import Checkpoint
 from forge.storage.dataset import Dataset

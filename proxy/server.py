@@ -26,9 +26,10 @@ from forge.proxy.dialects.gemini_models import gemini_model
 from forge.proxy.discovery import ModelCard
 from forge.proxy.door import Doors
 from forge.proxy.keys import PREFIX
+from forge.proxy.live import Live
 from forge.proxy.refusal import Refused
 from forge.proxy.routes import GEMINI, Kind, Route, route
-from forge.proxy.sessions import Full, Live, Unknown
+from forge.proxy.sessions import Full, Unknown
 from forge.storage.journal import JournalFull
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class DataPlane:
     async def _call(self, request: web.BaseRequest, where: Route) -> web.StreamResponse:
         if self._deps.draining:
             raise Refused(503, "draining", "this proxy is stopping")
-        live, rule = self._door(request, where)
+        live, rule = await self._door(request, where)
         limits = self._deps.config.limits
         if self._calls >= limits.calls:
             raise Refused(503, "too_many_calls", f"{limits.calls} calls are running")
@@ -128,7 +129,7 @@ class DataPlane:
         finally:
             self._calls -= 1
 
-    def _door(self, request: web.BaseRequest, where: Route) -> tuple[Live | None, str]:
+    async def _door(self, request: web.BaseRequest, where: Route) -> tuple[Live | None, str]:
         """The session that the request's key opens, and the rule that found it; None where implicit ones may be."""
         key = _key(request)
         deps = self._deps
@@ -143,7 +144,7 @@ class DataPlane:
             raise Refused(401, "key_invalid", "this is no key of this proxy; ask whoever opened the session")
         if where.session_id is not None and where.session_id != session_id:
             raise Refused(401, "key_mismatch", f"this key does not open session {where.session_id}")
-        live = deps.registry.get(session_id)
+        live = await deps.registry.find(session_id)
         return live if live is not None else deps.registry.adopt(session_id, deps.policy()), "key"
 
     def _models(self, request: web.BaseRequest, where: Route) -> web.Response:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forge.storage import rows
 from forge.storage.dataset_calls import UNREADABLE, CallReader, note_damage
@@ -54,6 +55,13 @@ class Dataset:
                 if known is None or known.revision <= session.revision:
                     latest[session.session_id] = session
         return sorted(latest.values(), key=lambda s: (s.open_us, s.session_id))
+
+    def session(self, session_id: str) -> Session | None:
+        """The latest revision of one."""
+        found: list[Session] = []
+        for table in self._tables(parts_in(table_dir(self.data, "sessions"), None), "sessions"):
+            found += rows.sessions(table.filter(pc.equal(table["session_id"], session_id)))
+        return max(found, key=lambda session: session.revision, default=None)
 
     def samples(self, run_id: str | None = None, recipe: str = DEFAULT.name) -> Iterator[Sample]:
         """The rows of a recipe's set."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forge.proxy.archive import Forgotten
 from forge.proxy.decoder import Decoder
 from forge.proxy.recorder import RETIRED
 from forge.proxy.restore import remember
 from forge.proxy.session_spec import Outcome, Policy, SessionSpec
 from forge.storage.parts import parts_in, table_dir
 from tests.engine import ScriptedEngine, Turn
-from tests.proxy.serving import serving
+from tests.proxy.serving import QUICK, serving
 
 
 def decode(data: Path) -> None:
@@ -116,6 +120,71 @@ async def test_a_session_is_read_back_however_many_closed_since(tmp_path: Path) 
         await s.control.close_session(first.session_id, reward=1.0)
         registry = s.proxy.deps.registry
         for _ in range(RETIRED):
-            await registry.close(registry.open(SessionSpec(), Policy()), Outcome())
+            await registry.close(await registry.open(SessionSpec(), Policy()), Outcome())
         assert first.session_id not in s.proxy.deps.recorder.positions
         assert [c.status for c in await s.control.calls(first.session_id)] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("decoded", [False, True], ids=["journal", "dataset"])
+@pytest.mark.parametrize("again", [False, True], ids=["running", "started again"])
+async def test_a_closed_session_that_memory_has_no_room_for_is_read_back(
+    tmp_path: Path, decoded: bool, again: bool
+) -> None:
+    """Its door stays shut, its idempotency key stays its own, and all that was asked of it can still be."""
+    limits = replace(QUICK, closed_sessions=2)
+    async with ScriptedEngine() as engine, AsyncExitStack() as stack:
+        options: Any = {"upstreams": [engine.url], "limits": limits}
+        s = await stack.enter_async_context(serving(tmp_path, **options))
+        first = await s.control.open_session(idempotency_key="once")
+        for _ in range(2):
+            async with s.chat(key=first.api_key) as answer:
+                assert answer.status == 200
+        await s.control.close_session(first.session_id, reward=0.5)
+        async with s.chat(key=first.api_key) as answer:
+            assert answer.status == 409
+        others = [await s.control.open_session() for _ in range(6)]
+        for ticket in others:
+            await s.control.close_session(ticket.session_id, reward=1.0)
+        if again:
+            await stack.aclose()
+        if decoded:
+            decode(tmp_path / "data")
+        if again:
+            s = await stack.enter_async_context(serving(tmp_path, **options))
+        registry = s.proxy.deps.registry
+        assert registry.get(first.session_id) is None
+
+        async with s.chat(key=first.api_key) as answer:
+            assert answer.status == 409
+            assert (await answer.json())["error"]["code"] == "session_closed"
+        assert (await s.control.open_session(idempotency_key="once")).session_id == first.session_id
+        headers = {"Authorization": f"Bearer {s.proxy.control_token}"}
+        async with s.http.get(f"{s.proxy.control_url}/sessions/{first.session_id}", headers=headers) as answer:
+            told = await answer.json()
+        assert (told["calls"], told["running"], told["session"]["reward"]) == (2, 0, 0.5)
+        assert (await s.control.set_reward(first.session_id, 0.75)).reward == 0.75
+        assert [c.status for c in await s.control.calls(first.session_id)] == ["ok", "ok", "late", "late"]
+        for ticket in others:
+            live = await registry.find(ticket.session_id)
+            assert live is not None
+        assert registry.get(first.session_id) is None, "what was read back gives way too"
+        live = await registry.find(first.session_id)
+        assert live is not None
+        assert (live.record.reward, live.record.revision) == (0.75, 2)
+
+        seen, cursor = [], ""
+        while found := await registry.finished(cursor, 0.0, 3):
+            page, cursor = found
+            if not page:
+                break
+            seen += [session.session_id for session in page]
+        assert seen == [first.session_id, *[ticket.session_id for ticket in others]]
+        assert not s.proxy.deps.registry.open_ones()
+
+
+def test_names_that_were_forgotten_are_known_for_such() -> None:
+    forgotten = Forgotten()
+    for n in range(2000):
+        forgotten.add(f"s{n}")
+    assert all(f"s{n}" in forgotten for n in range(2000))
+    assert sum(f"t{n}" in forgotten for n in range(2000)) < 5
