@@ -6,17 +6,24 @@ asked for, so a run can be looked at while it is recorded; and old segments may 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from forge.storage import checkpoint
 from forge.storage.errors import ForgeError
-from forge.storage.frames import Close, Cut, Open
+from forge.storage.frames import Close, Cut, Open, SessionFrame
 from forge.storage.journal import Entry, JournalReader, journal_dir
 from forge.storage.journal_segment import Position, segments, writers
+from forge.storage.records import Session
 from forge.verify.facts import Facts
 from forge.verify.report import Finding, Kind, finding
+
+OWN: Final = ("revision", "task_id", "group_id", "rollout_index", "purpose", "harness", "reward", "reward_status")
 
 
 @dataclass(slots=True)
@@ -25,6 +32,8 @@ class Accepted:
 
     sessions: dict[str, str] = field(default_factory=dict)
     """Call to the session it was accepted for; of calls that must have rows."""
+    states: dict[str, Session] = field(default_factory=dict)
+    """The last state of each session that is decoded."""
     pending: int = 0
     """Accepted and not decoded yet."""
     whole: bool = True
@@ -64,6 +73,11 @@ def _read(found: Accepted, folder: Path, run_id: str, decoded: Position) -> None
             closed.add(frame.call_id)
         elif isinstance(frame, Cut):
             unsettled = frame.unsettled
+        elif isinstance(frame, SessionFrame) and frame.run_id == run_id:
+            known = found.states.get(frame.session_id)
+            if known is None or known.revision <= frame.revision:
+                with suppress(msgspec.DecodeError):  # the decoder leaves such a state out, and says so
+                    found.states[frame.session_id] = msgspec.json.decode(frame.state, type=Session)
     closed.difference_update(unsettled)
     found.sessions |= {call: session for call, session in opens.items() if call in closed}
     found.pending += sum(call not in closed for call in opens)
@@ -78,11 +92,13 @@ def _entries(folder: Path) -> Iterator[Entry]:
         reader.close()
 
 
-def check_accepted(found: Accepted, calls: Sequence[Facts]) -> list[Finding]:
+def check_accepted(found: Accepted, calls: Sequence[Facts], sessions: Mapping[str, Session]) -> list[Finding]:
     rows = {call.call_id: call.session_id for call in calls}
     elsewhere = [i for i, session in found.sessions.items() if i in rows and rows[i] != session]
     unknown = [i for i in rows if i not in found.sessions] if found.whole and not found.pending else []
+    differ = [i for i, state in found.states.items() if i not in sessions or not _same(state, sessions[i])]
     return [
+        *finding(Kind.SESSION, "sessions are not what the journal last said of them", differ),
         *finding(
             Kind.GAP,
             "accepted calls have no row: forge decode --rebuild makes the dataset anew from the journal",
@@ -91,3 +107,8 @@ def check_accepted(found: Accepted, calls: Sequence[Facts]) -> list[Finding]:
         *finding(Kind.GAP, "calls have a row, and the journal has no such call", unknown),
         *finding(Kind.SESSION, "calls stand under another session than they were accepted for", elsewhere),
     ]
+
+
+def _same(said: Session, row: Session) -> bool:
+    """Whose it is and what it earned; a row may be ahead of what was read of the journal."""
+    return said.revision < row.revision or all(getattr(said, name) == getattr(row, name) for name in OWN)

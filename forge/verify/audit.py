@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ async def audit(dataset: Dataset, run_id: str, scorer: Scorer | None, *, size: i
     """Everything. ``size``: calls to score."""
     report, facts, sessions = _begin(dataset, run_id, DEFAULT.name, limits)
     journal = accepted(dataset.data, run_id)
-    report.findings += check_accepted(journal, facts)
+    report.findings += check_accepted(journal, facts, sessions)
     report.opens = len(journal.sessions)
     report.notes += journal.notes
     if journal.pending:
@@ -90,7 +91,7 @@ class _Reading:
     findings: list[Finding] = field(default_factory=list)
     chosen: list[Call] = field(default_factory=list)
     by_session: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
-    """Every call, with as many prompt ids as it had, all 0: what is counted of it."""
+    """Every call, with as many ids as it had, all 0: what is counted of it."""
 
 
 async def _read(dataset: Dataset, run_id: str, chosen: set[tuple[str, int]], scorer: Scorer | None) -> _Reading:
@@ -112,9 +113,13 @@ async def _read(dataset: Dataset, run_id: str, chosen: set[tuple[str, int]], sco
 
 
 def _counted(call: Call) -> Call:
-    zeros = np.broadcast_to(np.int32(0), len(call.prompt_ids))
+    nothing: dict[str, Any] = {"messages": "[]", "tools": None, "response": None, "request_raw": None}
     return replace(
-        call, prompt_ids=zeros, output_log_probs=empty_log_probs(), messages="[]", tools=None, request_raw=None
+        call,
+        prompt_ids=np.broadcast_to(np.int32(0), len(call.prompt_ids)),
+        output_ids=np.broadcast_to(np.int32(0), len(call.output_ids)),
+        output_log_probs=empty_log_probs(),
+        **nothing,
     )
 
 

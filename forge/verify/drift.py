@@ -27,6 +27,8 @@ EXPLAINS: Final = 0.25
 """A cause explains a difference if it leaves no more than this share of it."""
 IMPOSSIBLE: Final = -0.7
 """A token of this fresh log prob or less, recorded as exactly 0: no cut of the distribution does that."""
+FIT_TOKENS: Final = 8
+"""One number always explains one token."""
 SHIFT_TOKENS: Final = 6
 CUT_TOKENS: Final = 30
 CUT_MEAN: Final = 0.003
@@ -55,11 +57,12 @@ def examine(
         left_out=dict(left_out),
     )
     beyond = drift.mean > limits.mean or drift.p99 > limits.p99
-    apart = [each for each, own in told if _is_off(own, [o for _, o in told])]
+    median = float(np.median([np.abs(own).mean() for _, own in told])) if told else 0.0
+    apart = [each for each, own in told if _is_off(own, median) or _temperature_explains(each)]
     every = [each for each, _ in told]
-    findings = _causes(apart if apart or not beyond else every, every)
-    if not apart and _is_cut(pooled):
-        findings = [_cut_finding(pooled)]
+    findings = _causes(apart, every)
+    if beyond and not findings:
+        findings = _causes(every, every)
     if beyond:
         text = (
             f"off by {drift.mean:.3g} nats on average and {drift.p99:.3g} at the 99th percentile; "
@@ -69,18 +72,31 @@ def examine(
     return drift, findings
 
 
-def _is_off(own: LogProbs, every: Sequence[LogProbs]) -> bool:
+def _is_off(own: LogProbs, median: float) -> bool:
     mean = float(np.abs(own).mean())
-    if mean > ROW_MEAN and np.abs(own).sum() > ROW_SUM:
-        return True
-    median = float(np.median([np.abs(each).mean() for each in every]))
-    return mean > max(OUTLIER_MEAN, OUTLIER_TIMES * median)
+    return (mean > ROW_MEAN and np.abs(own).sum() > ROW_SUM) or mean > max(OUTLIER_MEAN, OUTLIER_TIMES * median)
+
+
+def _temperature_explains(scored: Scored) -> bool:
+    """However small the difference: no noise goes away at another temperature."""
+    own = np.abs(off_by(scored))
+    if len(own) < FIT_TOKENS or own.mean() <= OUTLIER_MEAN:
+        return False
+    return _cause(scored) in (Kind.RAW, Kind.TEMPERATURE)
 
 
 def _causes(off: Sequence[Scored], every: Sequence[Scored]) -> list[Finding]:
     by_cause: dict[Kind | None, list[Scored]] = defaultdict(list)
     for each in off:
         by_cause[_cause(each)].append(each)
+    rest, cut = by_cause[None], by_cause[Kind.CUT]
+    # A cut shows in every call, and in many of them by too little, or in too few tokens, to be seen there.
+    sided = [each for each in rest if _is_sided(off_by(each))]
+    quiet = [each for each in every if each not in off]
+    pooled = np.concatenate([off_by(each) for each in [*cut, *sided, *quiet]] or [np.empty(0, np.float32)])
+    is_cut = bool(cut) or _is_cut(pooled, noisy=not rest)
+    if is_cut:
+        cut, rest = [*cut, *sided], [each for each in rest if each not in sided]
     fits = [each.scores.fit.temperature for each in by_cause[Kind.TEMPERATURE] if each.scores.fit]
     at = f" (nearer {np.median(fits):.2f} than {by_cause[Kind.TEMPERATURE][0].temperature:.2f})" if fits else ""
     texts = {
@@ -90,9 +106,9 @@ def _causes(off: Sequence[Scored], every: Sequence[Scored]) -> list[Finding]:
         Kind.TEMPERATURE: f"sampled at another temperature than the rows say{at}",
     }
     found = [each for kind, text in texts.items() for each in finding(kind, text, _ids(by_cause[kind]))]
-    if by_cause[Kind.CUT]:
-        found.append(_cut_finding(np.concatenate([off_by(each) for each in by_cause[Kind.CUT]]), by_cause[Kind.CUT]))
-    return found + _weights(by_cause[None], every)
+    if is_cut:
+        found.append(_cut_finding(pooled, cut))
+    return found + _weights(rest, every)
 
 
 def _cause(scored: Scored) -> Kind | None:
@@ -106,9 +122,9 @@ def _cause(scored: Scored) -> Kind | None:
             return Kind.SHIFTED
     if scored.temperature != 1.0 and _apart(recorded, raw) < EXPLAINS * mean:
         return Kind.RAW
-    if fit is not None and fit.left < EXPLAINS * mean:
+    if fit is not None and len(recorded) >= FIT_TOKENS and fit.left < EXPLAINS * mean:
         return Kind.TEMPERATURE
-    return Kind.CUT if _is_cut(off_by(scored)) else None
+    return Kind.CUT if _is_cut(off_by(scored), noisy=False) else None
 
 
 def _apart(one: LogProbs, other: LogProbs) -> float:
@@ -117,16 +133,20 @@ def _apart(one: LogProbs, other: LogProbs) -> float:
     return float(told.mean()) if len(told) else math.inf
 
 
-def _is_cut(off: LogProbs) -> bool:
+def _is_cut(off: LogProbs, *, noisy: bool) -> bool:
+    """``noisy``: nothing else is wrong, so an engine's noise may hide how one-sided it is."""
     if len(off) < CUT_TOKENS:
         return False
     mean, size = float(off.mean()), float(np.abs(off).mean())
-    clear = mean > CUT_SIGMAS * float(off.std()) / math.sqrt(len(off))
-    quiet = size < ROW_MEAN and mean > CUT_SIDED_NOISY * size
-    return mean > CUT_MEAN and clear and (quiet or mean > CUT_SIDED * size)
+    clear = mean > CUT_MEAN and mean > CUT_SIGMAS * float(off.std()) / math.sqrt(len(off))
+    return clear and (_is_sided(off) or (noisy and size < ROW_MEAN and mean > CUT_SIDED_NOISY * size))
 
 
-def _cut_finding(off: LogProbs, calls: Sequence[Scored] = ()) -> Finding:
+def _is_sided(off: LogProbs) -> bool:
+    return float(off.mean()) > CUT_SIDED * float(np.abs(off).mean())
+
+
+def _cut_finding(off: LogProbs, calls: Sequence[Scored]) -> Finding:
     kept = math.exp(-float(np.quantile(off, 0.99)))
     text = (
         "sampled from a cut distribution, which the rows do not tell of: the log probs are too high, as if only "

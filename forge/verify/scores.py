@@ -57,7 +57,7 @@ class Scorer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scored:
     call: Call
     temperature: float

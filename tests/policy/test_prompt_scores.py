@@ -1,4 +1,4 @@
-"""Log probs of prompt ids: those of a fresh forward pass of the weights served, whatever KV lies about."""
+"""Log probs of prompt ids: of a fresh forward pass of the weights served, whatever KV lies about. Field case 135."""
 
 from __future__ import annotations
 

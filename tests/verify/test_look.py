@@ -71,6 +71,7 @@ def test_rewinds_do_not_nest_without_end() -> None:
 
 
 def test_stats_count_what_is_there(tmp_path: Path) -> None:
+    """Field case 169: rows per session among them."""
     failed = untrainable(call("b", 9, [7], [], status="error", output_log_probs=np.empty(0, np.float32)), "status")
     retokenized = call("b", 5, [1, 2], [3, 4], kind="title")
     write(tmp_path, {"a": conversation("a", 3), "b": [*conversation("b", 2), retokenized, failed]})

@@ -119,7 +119,7 @@ def test_a_run_that_is_still_recorded_has_no_gaps(tmp_path: Path) -> None:
 
 
 def test_a_lost_call(journalled: Path) -> None:
-    """Its frames are in the journal and its row is gone."""
+    """Field case 130: its frames are in the journal and its row is gone."""
     edit(journalled, "calls", lambda rows: rows[:-1] if rows[-1]["call_id"].endswith("13") else rows)
     report = whole(journalled)
     assert Kind.GAP in kinds(report)
@@ -172,6 +172,20 @@ def test_swapped_sessions_against_the_journal(journalled: Path) -> None:
     assert [f.text for f in found] == ["calls stand under another session than they were accepted for"]
 
 
+def test_swapped_rewards_against_the_journal(journalled: Path) -> None:
+    rewards = {"s00100000000": 0.5, "s00100000002": 0.0}
+
+    def swap(row: dict[str, Any]) -> None:
+        if row["session_id"] in rewards and row["reward_status"] == "graded":
+            row["reward"] = rewards[row["session_id"]]
+
+    edit(journalled, "sessions", each(swap))
+    found = [f for f in whole(journalled).findings if f.kind is Kind.SESSION]
+    assert [(f.text, f.where) for f in found] == [
+        ("sessions are not what the journal last said of them", tuple(rewards))
+    ]
+
+
 def test_calls_of_no_session_and_calls_outside_its_time(good: Path) -> None:
     edit(good, "sessions", lambda rows: [row for row in rows if row["session_id"] == "a"])
     assert kinds(whole(good)) == {Kind.SESSION}
@@ -198,6 +212,7 @@ def test_shifted_ids_in_the_calls(good: Path) -> None:
 
 
 def test_a_context_that_the_model_did_not_see(good: Path) -> None:
+    """Field case 163."""
     edit_samples(good, each(lambda row: row.update(prompt_ids=[*row["prompt_ids"][:-1], 4_000])))
     assert kinds(recorded(Dataset(good), RUN)) == {Kind.ROWS}
 
@@ -208,6 +223,7 @@ def test_a_reply_that_two_rows_train(good: Path) -> None:
 
 
 def test_padded_log_probs(tmp_path: Path) -> None:
+    """Field cases 142, 147."""
     zeros, some = conversation("a", 1, tokens=20), conversation("b", 1, tokens=40)
     zeros[0].output_log_probs[:] = 0
     some[0].output_log_probs[10:30] = 0
@@ -230,7 +246,7 @@ def test_padded_log_probs(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_trainable_call_must_have(tmp_path: Path, wrong: dict[str, Any], kind: Kind) -> None:
-    """Dropped tool tokens among them: the engine counted more than the ids that it gave."""
+    """Field cases 125, 149: dropped tool tokens among them: the engine counted more than the ids that it gave."""
     write(tmp_path, {"a": [replace(conversation("a", 1)[0], **wrong)]})
     assert kind in kinds(whole(tmp_path))
     write(tmp_path, {"a": [untrainable(replace(conversation("a", 1)[0], **wrong), "length_mismatch")]})
