@@ -51,7 +51,7 @@ def sample(row: Row) -> dict[str, Any]:
         "tokens": row.ids.tolist(),
         "response": _text(messages[-1]) if messages else "",
         "response_length": len(ours.response_ids),
-        "reward": row.reward,
+        "reward": ours.reward,
         "loss_mask": ours.response_mask.tolist(),
         "weight_versions": [str(version) for version in ours.token_versions[::2] if version >= 0],
         "rollout_log_probs": row.log_probs().tolist(),

@@ -45,13 +45,14 @@ class Trl:
 
 def rollouts(sessions: Sequence[Sequence[Row]], *, pad_id: int) -> dict[str, list[Any]]:
     """What ``rollout_func`` returns: one completion per session, in order. A session without rows keeps its place with
-    one token that nothing trains and a reward of None, which TRL's reward functions may give."""
+    one token that nothing trains. A reward of None, there or of an ungraded session, is one that TRL's reward
+    functions may give."""
     out: dict[str, list[Any]] = {name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask")}
     more: dict[str, list[Any]] = {"reward": [], "rows_left_out": []}
     for rows in sessions:
         for name, values in (_completion(rows[-1]) if rows else _nothing(pad_id)).items():
             out[name].append(values)
-        more["reward"].append(rows[-1].reward if rows else None)
+        more["reward"].append(rows[-1].sample.reward if rows else None)
         more["rows_left_out"].append(max(0, len(rows) - 1))
     return {**out, **more}
 

@@ -31,7 +31,7 @@ from forge.plugins.trl_trace import HarnessSessions
 from forge.plugins.trl_worker import ForgeWorker
 from forge.storage.errors import BadInput
 from tests.trainers.conftest import MakeData, a_sample, a_session
-from tests.trainers.served import Served, proxied_elsewhere
+from tests.trainers.served import AGENT, Served, proxied_elsewhere
 
 pytestmark = pytest.mark.process
 
@@ -114,6 +114,26 @@ def test_a_failed_session_is_no_output_and_no_error(served: Served) -> None:
     """Field case 171."""
     row = {"uid": "u2", "raw_prompt": BAD, "task_id": "bad"}
     assert blocking(verl.outputs(served.settings, {}, row)) == []
+
+
+def test_a_validation_gets_its_rows_though_none_may_ever_train(served: Served) -> None:
+    row = {"uid": "u3", "raw_prompt": GOOD, "task_id": "good"}
+    made = blocking(verl.outputs(Settings.of(served.told(purpose="eval", run_id="val")), {"temperature": 0.5}, row))
+    assert [each["reward_score"] is None for each in made] == [True, False]
+    assert all(sum(each["response_mask"]) > 0 for each in made)
+
+
+async def test_without_tasks_the_prompt_is_the_task_and_the_reward_the_trainers(served: Served, tmp_path: Path) -> None:
+    agent = tmp_path / "agent.py"
+    agent.write_text(AGENT)
+    told = served.told(tasks=None, command=f"python3 {agent} {{prompt}}", run_id="free")
+    out = trl.rollout_func(told)(["do it"], grpo_trainer())
+    assert out["reward"] == [None]
+    assert sum(out["env_mask"][0]) > 0
+    args = argparse.Namespace(**{f"forge_{name}": value for name, value in told.items()})
+    made = await slime.generate(args, SlimeSample(index=0, prompt=GOOD), {})
+    assert [sample.reward for sample in made] == [None, None]
+    assert [sample.status for sample in made] == [SlimeSample.Status.COMPLETED] * 2
 
 
 def test_verls_pool_becomes_ours(served: Served) -> None:
