@@ -22,6 +22,7 @@ import msgspec
 from forge.storage.errors import BadInput, Exit, ForgeError, Unavailable, Untrainable
 
 POLL_S: Final = 0.05
+WATCH_S: Final = 0.5
 KILL_S: Final = 5.0
 TAIL_BYTES: Final = 4000
 FORGE: Final = (sys.executable, "-m", "forge")
@@ -60,6 +61,12 @@ class Child:
             await asyncio.sleep(POLL_S)
         said: dict[str, Any] = msgspec.json.decode(file.read_bytes())
         return said
+
+    async def watch(self) -> None:
+        """Raises when it ends by itself: what needs it cannot go on. To be cancelled before ``stop``."""
+        while self._process.poll() is None:
+            await asyncio.sleep(WATCH_S)
+        raise self._error()
 
     async def stop(self, limit_s: float) -> None:
         """SIGTERM, and SIGKILL if it has not ended after ``limit_s``. Safe to call twice."""

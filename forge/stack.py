@@ -123,6 +123,7 @@ async def _proxy(
     ready = scratch / "proxy.json"
     args = ["proxy", "--upstream", upstream, "--data", str(config.data), "--run", config.run_id, "--no-implicit"]
     args += ["--port", "0", "--control-port", "0", "--record", config.record, "--ready-file", str(ready)]
+    args += ["--end-sessions"]
     if key_file is not None:
         args += ["--upstream-key-file", str(key_file)]
     if config.model is not None:

@@ -103,6 +103,8 @@ class ProxyConfig:
     history: HistoryMode = HistoryMode.AS_SENT
     """Of sessions that say nothing of it themselves."""
     implicit: bool = True
+    end_sessions: bool = False
+    """The run ends with this proxy: nobody comes back for its open sessions."""
     decoder: bool = True
     journal_keep: str | None = None
     ready_file: Path | None = None

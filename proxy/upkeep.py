@@ -45,6 +45,18 @@ async def end_implicit(deps: Deps, idle_s: float) -> None:
                 return
 
 
+async def end_run(deps: Deps) -> None:
+    """Sessions whose opener was killed. Those of other runs may be waited for by others: they stay open."""
+    ended = Outcome(status=SessionStatus.INTERRUPTED, reward=None, error="the run was killed")
+    for live in deps.registry.open_ones():
+        if live.record.run_id == deps.config.run_id:
+            try:
+                await deps.registry.close(live, ended)
+            except JournalFull as error:
+                log.warning("session not closed: session_id=%s %s", live.id, error.message)
+                return
+
+
 async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:
     """No new calls; running ones may end within the limit; then everything is cut and decoded."""
     limits = deps.config.limits
@@ -61,6 +73,8 @@ async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:
                 task.cancel("the proxy was stopped")
             await live.idle.wait()
     await end_implicit(deps, 0.0)
+    if deps.config.end_sessions:
+        await end_run(deps)
     deps.recorder.retry_pending()
     deps.recorder.cut()
     if decoder is not None and not await decoder.caught_up(limits.decoder_s):

@@ -62,6 +62,7 @@ def main() -> None:
         print(f"error: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
         print("  next: check that path, its rights and the free space, or name another", file=sys.stderr)
         sys.exit(Exit.UNAVAILABLE)
-    except KeyboardInterrupt:
-        print("interrupted; what was recorded stays", file=sys.stderr)
-        sys.exit(Exit.INTERRUPTED)
+    except SystemExit as ended:
+        if ended.code == Exit.INTERRUPTED:  # typer's own end of a Ctrl-C, which says nothing
+            print("interrupted; what was recorded stays: forge sessions lists it", file=sys.stderr)
+        raise

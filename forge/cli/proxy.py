@@ -56,6 +56,9 @@ History = Annotated[
 Implicit = Annotated[
     bool, typer.Option("--implicit/--no-implicit", help="Record calls without a session key too (loopback only).")
 ]
+EndSessions = Annotated[
+    bool, typer.Option("--end-sessions", help="When it stops, close the run's open sessions as interrupted.")
+]
 Decoding = Annotated[
     bool, typer.Option("--decoder/--no-decoder", help="Turn the journal into Parquet while it is written.")
 ]
@@ -82,6 +85,7 @@ def register(app: typer.Typer) -> None:
         sampling: Sampling = None,
         history: History = HistoryMode.AS_SENT,
         implicit: Implicit = True,
+        end_sessions: EndSessions = False,
         decoder: Decoding = True,
         journal_keep: Keep = None,
         ready_file: ReadyFile = None,
@@ -114,6 +118,7 @@ def register(app: typer.Typer) -> None:
             sampling=None if sampling is None else json_object("--sampling", sampling),
             history=history,
             implicit=implicit,
+            end_sessions=end_sessions,
             decoder=decoder,
             journal_keep=journal_keep,
             ready_file=ready_file,

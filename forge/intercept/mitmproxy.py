@@ -7,6 +7,7 @@ request to the data plane.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import secrets
@@ -48,7 +49,10 @@ class Interception:
 async def interception(
     client: ControlClient, rules: Rules, *, folder: Path, log: Path, say: Callable[[str], None]
 ) -> AsyncIterator[Interception]:
-    """Runs mitmdump for the proxy of ``client``; ``folder`` is new, and the caller's to remove."""
+    """Runs mitmdump for the proxy of ``client``; ``folder`` is new, and the caller's to remove.
+
+    Should mitmdump end by itself, the body is cancelled and ``Unavailable`` raised: programs would go on for nothing.
+    """
     data_plane = (await client.base_url()).removesuffix("/v1")
     folder.mkdir(mode=0o700)
     token, ready, plan = secrets.token_urlsafe(24), folder / "ready.json", folder / "plan.json"
@@ -60,7 +64,12 @@ async def interception(
     child = Child("interception (mitmdump)", _arguments(folder, plan, rules), log, environment.mitmdump())
     try:
         said = await child.ready(ready, START_S)
-        yield Interception(int(said["port"]), token, system + (folder / CA_FILE).read_text())
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(child.watch())
+            yield Interception(int(said["port"]), token, system + (folder / CA_FILE).read_text())
+            watch.cancel()
+    except BaseExceptionGroup as failures:  # the body's own, or the watch's
+        raise failures.exceptions[0] from None
     finally:
         await child.stop(STOP_S)
 

@@ -210,6 +210,7 @@ async def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path, sign: signal
             process.kill()
             await process.wait()
     assert process.returncode == Exit.INTERRUPTED, said
+    assert said.decode().splitlines()[-1].startswith("interrupted")
     assert not list(tmp_path.iterdir())
 
 

@@ -159,6 +159,17 @@ async def test_a_program_that_cannot_start(tmp_path: Path) -> None:
     assert session.status == SessionStatus.LAUNCH_FAILED
 
 
+async def test_a_mitmdump_that_dies_ends_the_session_and_is_named(tmp_path: Path) -> None:
+    async with ScriptedEngine() as engine, waiting(tmp_path, engine) as (running, folder):
+        os.kill(json.loads((folder / "ready.json").read_text())["pid"], signal.SIGKILL)
+        output, _ = await asyncio.wait_for(running.process.communicate(), WAIT_S)
+        assert running.process.returncode == Exit.UNAVAILABLE
+    assert b"error: the interception (mitmdump) ended with exit code -9" in output
+    assert b"next: its log is " in output
+    (session,) = Dataset(tmp_path / "data").sessions()
+    assert session.status == SessionStatus.INTERRUPTED
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
 async def test_mitmdump_dies_with_us(tmp_path: Path) -> None:
     async with ScriptedEngine() as engine, waiting(tmp_path, engine) as (running, folder):

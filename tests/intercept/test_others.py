@@ -138,6 +138,11 @@ async def test_every_provider_and_a_host_of_ones_own(tmp_path: Path) -> None:
 async def test_only_the_program_gets_in(tmp_path: Path) -> None:
     """Neither a stranger on this machine nor a key that is none opens a tunnel or a session."""
     async with intercepted(tmp_path, Others.PASS) as there:
+        other = (await there.serving.control.open_session(run_id="run")).session_id
+        for host in ("https://api.openai.com", "https://openrouter.ai/api"):
+            said = await curl(there, f"{host}/s/{other}/v1/chat/completions", "-d", json.dumps(CHAT))
+            assert said.endswith("\n200 401"), said
+        assert not await there.serving.control.calls(other)
         address = f"127.0.0.1:{there.interception.port}"
         for credential in ("", "forge:guess@", f"guess:{there.ticket.api_key}@"):
             proxy = f"http://{credential}{address}"

@@ -217,8 +217,9 @@ async def test_ctrl_c_closes_the_sessions_and_exits_130(
 
 
 async def test_a_killed_run_takes_everything_with_it(tmp_path: Path, hanging: subprocess.Popen[bytes]) -> None:
-    """kill -9: no harness, proxy or decoder outlives it, and what was called is decoded."""
+    """kill -9: no harness, proxy or decoder outlives it, its sessions are closed, and what was called is decoded."""
     hanging.kill()
     hanging.wait()
     await _until_none(str(tmp_path))
+    assert [(s.status, s.error) for s in Dataset(tmp_path).sessions("r")] == [("interrupted", "the run was killed")] * 2
     assert [call.status for call in Dataset(tmp_path).calls("r")] == ["ok", "ok"]
