@@ -191,13 +191,7 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
         metrics=deps.metrics,
     )
     exchange = Exchange(
-        request=arrival.request,
-        dialect=arrival.dialect,
-        outgoing=outgoing,
-        asking=asking,
-        recording=recording,
-        limits=deps.config.limits,
-        metrics=deps.metrics,
+        request=arrival.request, dialect=arrival.dialect, outgoing=outgoing, asking=asking, recording=recording
     )
     if place is not None:
         recording.at_end = lambda: _remember(live, asking.replica, place, bytes(answer))

@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from forge.proxy.asking import ERROR_TEXT, UNKNOWN_TO_IT, Asking, Failed
 from forge.proxy.config import Limits
 from forge.proxy.delivery import ClientLeft, Delivery
-from forge.proxy.dialects.base import BROKEN_OFF, CHAT_PATH, UNREADABLE_ANSWER, Answer, Dialect, Outgoing
+from forge.proxy.dialects.base import ABORT, ABORTED, CHAT_PATH, Answer, Dialect, Outgoing
 from forge.proxy.dialects.engine_errors import read_error
 from forge.proxy.dialects.overlay import limit_of
+from forge.proxy.ending import close_frame, ended
 from forge.proxy.metrics import Metrics
 from forge.proxy.recorder import Recording
 from forge.proxy.upstream import BrokeOff, Reply, Silent
@@ -36,6 +36,7 @@ STREAM_TYPE: Final = "text/event-stream"
 BODY_TYPES: Final = (STREAM_TYPE, "application/json")
 TOO_LONG: Final = 400
 """Among other things: the prompt and the output tokens asked for do not fit the context together."""
+ABORTED_CODE: Final = "generation_aborted"
 LEFT: Final = "the client left before the end"
 CALL_HEADER: Final = "X-Forge-Call-Id"
 
@@ -49,8 +50,8 @@ class Exchange:
     outgoing: Outgoing
     asking: Asking
     recording: Recording
-    limits: Limits
-    metrics: Metrics
+    limits: Limits = field(init=False)
+    metrics: Metrics = field(init=False)
     delivery: Delivery = field(init=False)
     engine_status: int | None = None
     content_type: str = ""
@@ -59,6 +60,7 @@ class Exchange:
     """Output tokens that did not fit beside the prompt."""
 
     def __post_init__(self) -> None:
+        self.limits, self.metrics = self.asking.limits, self.asking.metrics
         self.delivery = Delivery(self.request, self.recording, self.limits.write_s)
 
     async def run(self) -> web.StreamResponse:
@@ -135,14 +137,13 @@ class Exchange:
             cut = self.dialect.passes_break and not answer.complete and not isinstance(error, Silent)
         for piece in answer.finish():
             self.delivery.hold(piece.data)
-        if answer.finish_reason == "abort":
-            message = "the policy server aborted this generation; ask again"
-            self.delivery.replace_held(self.dialect.stream_error(code="generation_aborted", message=message))
+        if answer.finish_reason == ABORT:
+            self.delivery.replace_held(self.dialect.stream_error(code=ABORTED_CODE, message=ABORTED))
         if cut:
             self.delivery.drop_held()
-            await self._close(*_ended(answer, broken))
+            await self._close(*ended(answer, broken))
             return self.delivery.cut()
-        await self._close(*_ended(answer, broken))
+        await self._close(*ended(answer, broken))
         return await self.delivery.release()
 
     async def _whole(self, reply: Reply) -> web.StreamResponse:
@@ -162,11 +163,11 @@ class Exchange:
         for piece in answer.finish():
             self.delivery.hold(piece.data)
         status = 200 if answer.error is None else 502
-        if answer.finish_reason == "abort":
-            status, message = 503, "the policy server aborted this generation; ask again"
-            self.delivery.replace_held(self.dialect.error(503, code="generation_aborted", message=message))
+        if answer.finish_reason == ABORT:
+            status = 503
+            self.delivery.replace_held(self.dialect.error(status, code=ABORTED_CODE, message=ABORTED))
         self.http_status = status
-        await self._close(*_ended(answer, broken))
+        await self._close(*ended(answer, broken))
         return await self._give_body(status)
 
     async def _chunks(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
@@ -290,34 +291,5 @@ class Exchange:
             self.metrics.first_byte.observe(self.recording.first_byte_us / 1e6)
 
     def _close_frame(self, status: CallStatus, error: str | None) -> Close:
-        size, sha256 = self.delivery.total()
-        replica, attempts = self.asking.replica, self.asking.attempts
-        policy = replica.policy if replica else None
-        return Close(
-            call_id=self.recording.call_id,
-            status=status.value,
-            http_status=self.http_status,
-            engine_status=self.engine_status,
-            content_type=self.content_type,
-            attempt=self.recording.attempt,
-            attempts=msgspec.json.encode(attempts).decode() if len(attempts) > 1 else None,
-            error=error,
-            delivered=size,
-            delivered_sha256=sha256,
-            first_byte_us=self.recording.first_byte_us,
-            end_us=self.recording.recorder.now() - self.recording.opened_us,
-            replica=replica.url if replica and len(attempts) > 1 else None,
-            policy_version_start=self.asking.policy.version if len(attempts) > 1 else None,
-            policy_version=policy.version if policy else None,
-            weight_digest=policy.digest if policy else None,
-        )
-
-
-def _ended(answer: Answer, broken: str | None) -> tuple[CallStatus, str | None]:
-    if answer.finish_reason == "abort":
-        return CallStatus.ABORTED, "the policy server aborted the generation"
-    if answer.complete:
-        return CallStatus.OK, None
-    if broken is None and answer.error is not None and not answer.error.startswith((BROKEN_OFF, UNREADABLE_ANSWER)):
-        return CallStatus.ERROR, answer.error
-    return CallStatus.TRUNCATED, broken or answer.error or "the answer has no end mark"
+        told = {"http_status": self.http_status, "engine_status": self.engine_status, "content_type": self.content_type}
+        return close_frame(self.asking, self.delivery.total(), status=status.value, error=error, **told)

@@ -39,6 +39,8 @@ GOOGLE_HEADERS: Final = ("x-goog-api-key", "x-goog-api-client")
 """Google's clients send them, some of them to ``/v1/models`` too."""
 HEAD_BYTES: Final = 32 << 10
 """Longest request line and header field: Codex puts JSON into one."""
+AGAIN: Final = "X-Should-Retry"
+"""The official SDKs ask again at a 409 unless it says no: a closed session stays closed."""
 LOOK: Final = ("GET", "HEAD", "POST", "OPTIONS")
 METHODS: Final[dict[Kind, tuple[str, ...]]] = {
     Kind.CALL: ("POST", "OPTIONS"),
@@ -165,6 +167,8 @@ class DataPlane:
         response = web.Response(
             status=refused.status, body=body, headers=refused.headers, content_type="application/json"
         )
+        if refused.status == 409:
+            response.headers[AGAIN] = "false"
         if refused.status == 426:
             response.force_close()  # what follows on this connection may be no HTTP
         return response

@@ -17,6 +17,9 @@ CHAT_PATH: Final = "/v1/chat/completions"
 BROKEN_OFF: Final = "the policy server's answer broke off before its end"
 UNREADABLE_ANSWER: Final = "the policy server's answer cannot be read"
 """An answer's error where the engine said nothing of one: its row is ``truncated``. Where it did, ``error``."""
+ABORT: Final = "abort"
+"""The finish reason of a generation that the engine gave up."""
+ABORTED: Final = "the policy server aborted this generation; ask again"
 COMPLETIONS_PATH: Final = "/v1/completions"
 
 

@@ -88,11 +88,7 @@ def prepare(
     fitted = fit(asked.get("messages", b""), engine.wire)
     if fitted is not None:
         changes["messages"] = fitted[0]
-    sent: dict[str, bytes | Raw] = dict(asked)
-    for name, value in changes.items():
-        sent.pop(name, None)
-        if value is not None:
-            sent[name] = value
+    sent = _changed(asked, changes)
     ask = engine.ask(sent, stream=stream)
     added = {name: value for name, value in changes.items() if value is not None} | dict(ask.members)
     if any(name in asked for name in [*changes, *ask.members]):
@@ -116,6 +112,11 @@ def prepare(
         hints=chat_hints(asked),
         choices=_choice_count(sent),
     )
+
+
+def _changed(asked: Mapping[str, bytes | Raw], changes: Mapping[str, bytes | None]) -> dict[str, bytes | Raw]:
+    kept: dict[str, bytes | Raw] = {name: value for name, value in asked.items() if name not in changes}
+    return kept | {name: value for name, value in changes.items() if value is not None}
 
 
 def _choice_count(request: Mapping[str, bytes | Raw]) -> int:

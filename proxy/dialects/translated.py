@@ -14,15 +14,12 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.dialects.base import BROKEN_OFF, UNREADABLE_ANSWER, Hold, Piece
+from forge.proxy.dialects.base import ABORT, ABORTED, BROKEN_OFF, UNREADABLE_ANSWER, Hold, Piece
 from forge.proxy.dialects.chat import DONE, last_event
 from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.shapes import Message
 from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import EventTooLarge, Splitter
-
-ABORT: Final = "abort"
-ABORTED: Final = "the policy server aborted this generation; ask again"
 
 
 class PromptDetails(msgspec.Struct):

@@ -98,3 +98,14 @@ async def test_its_own_retry_is_recognised(tmp_path: Path) -> None:
         assert answer.output_text == "fine"
     first, second = calls(s.data)
     assert (first.status, second.status, second.retry_of) == ("error", "ok", first.call_id)
+
+
+async def test_a_closed_session_is_not_asked_again(tmp_path: Path) -> None:
+    """The SDKs repeat a 409: each would be a late row of its own."""
+    async with serving(tmp_path) as s:
+        ticket = await s.control.open_session()
+        await s.control.close_session(ticket.session_id, reward=1.0)
+        async with AsyncOpenAI(base_url=ticket.base_url, api_key=ticket.api_key, max_retries=2) as client:
+            with pytest.raises(openai.ConflictError):
+                await client.responses.create(model="policy", input="hi")
+    assert [row.status for row in calls(s.data)] == ["late"]
