@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from forge.adapters.harnesses import HARNESSES
 from forge.storage.dataset import Dataset
 from forge.storage.records import CallStatus, SessionStatus
 from tests.e2e.conftest import Policy
@@ -18,8 +17,12 @@ from tests.proxy.process import proxy_process, run_to_end
 RUN_S = 280.0
 
 
+HARNESSES = ("codex", "pi")
+"""Of those whose first prompt fits the small model's 8,192 tokens."""
+
+
 @pytest.mark.harness
-@pytest.mark.parametrize("harness", sorted(HARNESSES))
+@pytest.mark.parametrize("harness", HARNESSES)
 async def test_the_same_line_but_for_the_word(policy: Policy, tmp_path: Path, harness: str) -> None:
     data = tmp_path / "data"
     tasks = tmp_path / "tasks.jsonl"
