@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from forge.policy.weights import weight_digest
 from forge.storage.errors import BadInput
@@ -28,6 +29,7 @@ GREEDY_BELOW: Final = 1e-5
 
 class ModelScorer:
     def __init__(self, directory: Path) -> None:
+        disable_progress_bar()  # standard error is for what went wrong
         try:
             self._model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
             self._tokenizer: Any = AutoTokenizer.from_pretrained(directory)

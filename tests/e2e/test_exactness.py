@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
@@ -19,6 +20,9 @@ from forge.client import ControlClient, Ticket
 from forge.storage.dataset import Dataset
 from forge.storage.frames import Data
 from forge.storage.records import Call, CallStatus
+from forge.verify.audit import audit
+from forge.verify.report import Thresholds
+from forge.verify.server_scorer import ServerScorer
 from tests.e2e.conftest import Policy
 from tests.proxy.process import proxy_process
 from tests.proxy.serving import entries
@@ -170,3 +174,18 @@ def test_samples_carry_them_on(recorded: Recorded) -> None:
             assert sample.response_ids[mask].tolist() == call.output_ids.tolist()
             assert sample.rollout_log_probs[mask].tolist() == call.output_log_probs.tolist()
             assert sample.prompt_ids.tolist() == call.prompt_ids.tolist()
+
+
+async def test_the_server_s_own_scores_agree(recorded: Recorded, policy: Policy) -> None:
+    """``forge verify --policy``: at temperature 1 by prompt log probs, at 0.7 token by token."""
+    key = policy.key_file.read_text() if policy.key_file else ""
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"} if key else {}) as http:
+        scorer = await ServerScorer.open(http, policy.url)
+        dataset = Dataset(recorded.data)
+        report = await audit(dataset, dataset.runs()[0], scorer, size=32, limits=Thresholds())
+    assert report.findings == []
+    assert report.drift is not None
+    assert report.drift.left_out == {"not trainable": len(recorded.received_tools)}
+    assert report.drift.calls == len(recorded.received)
+    assert report.drift.unscored_tokens < report.drift.tokens / 2
+    assert report.drift.max < TOLERANCE

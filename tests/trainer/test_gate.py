@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from forge.storage.errors import Untrainable
+from forge.storage.parts import parts_in, table_dir
 from forge.trainer.config import TrainConfig
 from forge.trainer.loop import read_samples
 from tests.verify.made import RUN, conversation, untrainable, write
@@ -38,4 +39,12 @@ def test_calls_without_ids_are_named_when_training_is_asked_for(tmp_path: Path) 
     with pytest.raises(
         Untrainable, match=r"no samples in the runs asked for \(hello\); their calls: 3 output_ids_missing"
     ):
+        read_samples(TrainConfig(data=tmp_path))
+
+
+def test_a_foreign_file_among_the_calls_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {"a": conversation("a", 2)})
+    (part,) = parts_in(table_dir(tmp_path, "calls"))
+    part.with_name("zz.parquet").write_bytes(b"no parquet")
+    with pytest.raises(Untrainable, match=r"unreadable: .*zz\.parquet"):
         read_samples(TrainConfig(data=tmp_path))
