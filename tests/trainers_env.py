@@ -37,7 +37,17 @@ def environment() -> Path:
 
 def main(args: list[str]) -> int:
     # Their warnings are not ours to mend; ours fail the other stages.
-    command = [str(environment()), "-m", "pytest", "-m", "trainers", "tests/trainers", "-W", "ignore", *args]
+    command = [
+        str(environment()),
+        "-m",
+        "pytest",
+        "-m",
+        "trainers",
+        "tests/trainers/test_real.py",
+        "-W",
+        "ignore",
+        *args,
+    ]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     return subprocess.run(command, env=env, cwd=ROOT, check=False).returncode
 

@@ -159,8 +159,9 @@ def test_verls_manager_is_found_by_its_name() -> None:
 
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[Any]:
+    """With more processors than there are: TransferQueue's actors ask for them."""
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=32, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
 
@@ -205,6 +206,27 @@ def test_verls_manager_registers_its_servers_before_a_batch(served: Served, ray_
             return [(upstream["url"], upstream["policy_version"]) for upstream in await control.upstreams()]
 
     assert blocking(pool()) == [(served.engine.url, 12)]
+
+
+async def test_a_session_goes_through_verls_worker_and_its_transfer_queue(ray_cluster: Any) -> None:
+    """Field case 156: two rows, two keys of one session; verl's worker copies the reward and takes our versions."""
+    queue = pytest.importorskip("transfer_queue")
+    theirs = pytest.importorskip("verl.trainer.ppo.v1.agent_loop_tq").AgentLoopWorkerTQ
+    queue.init()
+    kind = theirs.__ray_metadata__.modified_class
+    worker = object.__new__(kind)  # a whole one wants a model; what is run here reads only these
+    worker.processor, worker.reward_loop_worker_handles, worker.distillation_enabled = None, None, False
+    rows, _ = rows_of([a_sample("s0", 0, [1, 0, 1]), a_sample("s0", 1, [0, 1])], Needs())
+    row = {"uid": "u", "session_id": 0, "global_steps": 9, "raw_prompt": [{"role": "user", "content": "go"}]}
+    await worker._agent_loop_postprocess(outputs_of(rows), False, **row)
+    tags = queue.kv_list(partition_id="train")["train"]
+    assert {key: (tag["min_global_steps"], tag["max_global_steps"]) for key, tag in tags.items()} == {
+        "u_0_0": (3, 4),
+        "u_0_1": (3, 4),
+    }
+    held = queue.kv_batch_get(keys=["u_0_0", "u_0_1"], partition_id="train")
+    assert [row.tolist() for row in held["rm_scores"].unbind()] == [[0.0, 0.0, 1.0], [0.0, 1.0]]
+    assert [row.tolist() for row in held["response_mask"].unbind()] == [[1, 0, 1], [0, 1]]
 
 
 def test_trl_trains_on_our_rollouts(served: Served, model_dir: Path, tmp_path: Path) -> None:
