@@ -73,7 +73,15 @@ def decode(
 
 def test_a_good_call_has_every_column_it_can_have() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    open = opened(harness="pi", kind="title", kind_rule="no tools", retry_of="c1", edits="[]", policy_lineage="l")
+    open = opened(
+        sampling_sent='{"temperature":1.0}',
+        harness="pi",
+        kind="title",
+        kind_rule="no tools",
+        retry_of="c1",
+        edits="[]",
+        policy_lineage="l",
+    )
     close = closed(delivered=9, delivered_sha256="x", first_byte_us=3, end_us=8)
     call = decode(request=REQUEST | {"tools": tools}, open=open, close=close)
     assert call.trainable
