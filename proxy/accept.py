@@ -181,7 +181,7 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
         live.history.note(arrival.seen, arrival.call_id, arrival.agent_id)
     answer = bytearray()
     if live.counts_tokens or place is not None:
-        recording.tap = answer.extend
+        recording.tap = answer
     asking = Asking(
         replica=arrival.replica,
         recording=recording,

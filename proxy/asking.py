@@ -51,6 +51,8 @@ class Asking:
     policy: Policy = field(default_factory=Policy)
     """What the replica served when it was asked."""
     written_for: Replica | None = field(init=False)
+    _later: Reply | None = None
+    """That of the last continuation."""
 
     def __post_init__(self) -> None:
         self.written_for = self.replica
@@ -100,9 +102,38 @@ class Asking:
         self.metrics.resent.inc()
         return await self.send(path, without_limit(body))
 
+    async def go_on(self, path: str, body: bytes) -> Reply | None:
+        """Asks for the rest of a generation that the engine gave up; ``end`` ends this too. None: it cannot be had."""
+        before = self.replica
+        replica = self.pool.pick(before.url if before else None, like=self.written_for)
+        if replica is None or not replica.abilities.token_in:
+            return None
+        self.pool.begin(replica)
+        try:
+            reply = await self.client.send("POST", replica.url + path, body)
+        except (NotBegun, BrokeOff) as error:
+            self.pool.end(replica)
+            self._note(error=f"the rest cannot be had: {error}")
+            return None
+        except BaseException:
+            self.pool.end(replica)
+            raise
+        if reply.status != 200:
+            self._note(status=reply.status, error=await self._refused(reply, replica))
+            return None
+        if before is not None:
+            self.pool.end(before)
+        if self._later is not None:
+            self._later.close()
+        self._later, self.replica = reply, replica
+        self._note(status=reply.status)
+        return reply
+
     def end(self, reply: Reply) -> None:
         """The answer was read, or is not wanted any more."""
         reply.close()
+        if self._later is not None:
+            self._later.close()
         if self.replica is not None:
             self.pool.end(self.replica)
 

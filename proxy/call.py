@@ -18,6 +18,7 @@ from aiohttp import web
 
 from forge.proxy.asking import ERROR_TEXT, UNKNOWN_TO_IT, Asking, Failed
 from forge.proxy.config import Limits
+from forge.proxy.continuation import Continuation
 from forge.proxy.delivery import ClientLeft, Delivery
 from forge.proxy.dialects.base import ABORT, ABORTED, CHAT_PATH, Answer, Dialect, Outgoing
 from forge.proxy.dialects.engine_errors import read_error
@@ -53,6 +54,7 @@ class Exchange:
     limits: Limits = field(init=False)
     metrics: Metrics = field(init=False)
     delivery: Delivery = field(init=False)
+    continuation: Continuation = field(init=False)
     engine_status: int | None = None
     content_type: str = ""
     http_status: int | None = None
@@ -62,6 +64,7 @@ class Exchange:
     def __post_init__(self) -> None:
         self.limits, self.metrics = self.asking.limits, self.asking.metrics
         self.delivery = Delivery(self.request, self.recording, self.limits.write_s)
+        self.continuation = Continuation(self.asking, self.recording, self.outgoing, self.limits.hold_s)
 
     async def run(self) -> web.StreamResponse:
         """Raises ``ClientLeft`` once the call is closed as aborted; a cancelled task does the same."""
@@ -129,8 +132,7 @@ class Exchange:
         broken: str | None = None
         cut = False
         try:
-            async for chunk in self._chunks(reply, answer):
-                self.recording.data(chunk)
+            async for chunk in self._said(reply, answer):
                 await self.delivery.give(answer.feed(chunk))
         except BrokeOff as error:
             broken = f"the policy server broke off: {error}"
@@ -149,13 +151,8 @@ class Exchange:
     async def _whole(self, reply: Reply) -> web.StreamResponse:
         answer = self._answer()
         broken: str | None = None
-        size = 0
         try:
-            async for chunk in self._chunks(reply, answer):
-                size += len(chunk)
-                if size > self.limits.answer_bytes:
-                    raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
-                self.recording.data(chunk)
+            async for chunk in self._said(reply, answer):
                 for piece in answer.feed(chunk):
                     self.delivery.hold(piece.data)
         except BrokeOff as error:
@@ -169,6 +166,27 @@ class Exchange:
         self.http_status = status
         await self._close(*ended(answer, broken))
         return await self._give_body(status)
+
+    async def _said(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+        """The engine's bytes, recorded; where it gave the generation up and goes on, as if it never had."""
+        size = 0
+        able = self.continuation.able()
+        part: Reply | None = reply
+        while part is not None:
+            try:
+                async for chunk in self._chunks(part, answer):
+                    size += len(chunk)
+                    if size > self.limits.answer_bytes and not self.outgoing.stream:
+                        raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
+                    self.recording.data(chunk)
+                    yield self.continuation.feed(chunk) if able else chunk
+            except BrokeOff:
+                if able:
+                    yield self.continuation.rest()
+                raise
+            part = await self.continuation.go_on(self._keep_alive) if able else None
+        if able:
+            yield self.continuation.rest()
 
     async def _chunks(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
         """The engine's bytes; keepalives to a streaming client that gets none, also where the engine talks and nothing
@@ -292,4 +310,6 @@ class Exchange:
 
     def _close_frame(self, status: CallStatus, error: str | None) -> Close:
         told = {"http_status": self.http_status, "engine_status": self.engine_status, "content_type": self.content_type}
-        return close_frame(self.asking, self.delivery.total(), status=status.value, error=error, **told)
+        spans = self.continuation.spans()
+        size = self.delivery.total()
+        return close_frame(self.asking, size, status=status.value, error=error, version_spans=spans, **told)

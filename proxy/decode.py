@@ -157,6 +157,15 @@ def _versions(open: Open, close: Close, token: Tokens) -> dict[str, Any]:
             "version_spans": msgspec.json.encode(spans).decode(),
             "version_source": VersionSource.ENGINE_SPANS.value,
         }
+    parts = msgspec.json.decode(close.version_spans) if close.version_spans else []
+    told = [(version, start, len(token.output_ids) if end is None else end) for version, start, end in parts]
+    if told and _tiles(told, token.output_ids):
+        return {
+            "policy_version_start": told[0][0],
+            "policy_version_end": told[-1][0],
+            "version_spans": msgspec.json.encode([span for span in told if span[1] < span[2]]).decode(),
+            "version_source": VersionSource.REPLICA_STATE.value,
+        }
     start = close.policy_version_start if close.policy_version_start is not None else open.policy_version
     end = close.policy_version if close.policy_version is not None else start
     return {

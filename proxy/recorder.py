@@ -162,7 +162,7 @@ class Recording:
     closed: bool = False
     _waiting: list[bytes] = field(default_factory=list)
     _waiting_bytes: int = 0
-    tap: Callable[[bytes], None] | None = None
+    tap: bytearray | None = None
     """Also gets every engine byte (budgets count tokens from them)."""
     at_end: Callable[[], None] | None = None
     """Called when its end is written: before its client can act on that."""
@@ -172,11 +172,19 @@ class Recording:
         if self.first_byte_us is None:
             self.first_byte_us = self.recorder.now() - self.opened_us
         if self.tap is not None:
-            self.tap(chunk)
+            self.tap += chunk
         self._waiting.append(chunk)
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes >= self.recorder.data_frame_bytes:
             self.flush()
+
+    def instead(self, whole: bytes) -> None:
+        """The answer is this; what was said before stays written, as an attempt of its own. Raises ``JournalFull``."""
+        self.flush()
+        self.attempt += 1
+        if self.tap is not None:
+            self.tap.clear()
+        self.data(whole)
 
     def flush(self) -> Position:
         """Every engine byte so far is in the journal when this returns. Raises ``JournalFull``."""

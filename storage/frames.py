@@ -95,6 +95,9 @@ class Close(Frame, tag="close", frozen=True, kw_only=True):
     """What it served when it was asked, where that was not at once."""
     policy_version: int | None = None
     weight_digest: str | None = None
+    version_spans: str | None = None
+    """JSON array of [version, start, end) over the output tokens, where the generation was given up and gone on with;
+    the last end is null."""
 
 
 class SessionFrame(Frame, tag="session", frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from tests.shapes import Shapes, dumps
 __all__ = ["Fault", "Gate", "ScriptedEngine", "Served", "Turn", "WordTokenizer"]
 
 
-TOKEN_IN = ("/inference/v1/generate", "/v1/chat/completions/continue")
+CONTINUE = "/v1/chat/completions/continue"
 
 
 class ScriptedEngine(Shapes):
@@ -104,11 +104,13 @@ class ScriptedEngine(Shapes):
             return _json({"error": "Unauthorized"}, 401)
         if path in ("/v1/chat/completions", "/v1/completions"):
             return await self._generate(request)
+        if path == CONTINUE and self.embedded and (asked := json.loads(await request.read() or b"{}")):
+            return await self._go_on(request, asked)
         if request.method == "GET":
             self.probes.append(path)
             return self._get(path)
         payload = json.loads(await request.read() or b"{}")
-        if path in ("/tokenize", "/v1/chat/completions/render") or (not payload and path in TOKEN_IN):
+        if path in ("/tokenize", "/v1/chat/completions/render", CONTINUE):
             self.probes.append(path)
             return self._post(path, payload, dict(request.query))
         self.admin.append((path, dict(payload) | dict(request.query)))
@@ -151,6 +153,8 @@ class ScriptedEngine(Shapes):
             target = payload.get("path") or payload.get("kwargs", {}).get("weights_path", "")
             self.weight_digest = self.digest_of(target)
             return _json({"weight_digest": self.weight_digest})
+        elif path == CONTINUE and self.embedded:
+            return _json({"error": {"message": "request: Field required"}}, 400)
         elif path == "/tokenize":
             text = payload["prompt"] if "prompt" in payload else self.render(payload)
             return _json({"tokens": self.tokenizer.encode(text)})
@@ -198,6 +202,19 @@ class ScriptedEngine(Shapes):
         finally:
             served.done.set()
 
+    async def _go_on(self, request: web.Request, asked: Json) -> web.StreamResponse:
+        """The rest of an answer that a pause gave up, from its ids, as our embedded server gives it."""
+        given_up = next(s for s in reversed(self.served) if s.aborted.is_set() and s.prompt_ids == asked["prompt_ids"])
+        body, headers = await request.read(), dict(request.headers)
+        served = Served(request.path, body, headers, asked["request"], asked["prompt_ids"], given_up.turn)
+        served.before, served.id, served.skip = asked["output_ids"], asked["id"], given_up.skip
+        assert served.before == given_up.before + given_up.output_ids
+        self.served.append(served)
+        try:
+            return await self._answer(request, served)
+        finally:
+            served.done.set()
+
     async def _answer(self, request: web.Request, served: Served) -> web.StreamResponse:
         fault = served.turn.fault
         await self.resumed.wait()
@@ -207,7 +224,10 @@ class ScriptedEngine(Shapes):
         if (refused := self._refusal(served, fault)) is not None:
             served.answer += refused.body if isinstance(refused.body, bytes) else b""
             return refused
-        chunks = list(self._chunks(served))
+        chunks = self._chunks(served)
+        served.skip = sum(
+            1 for n in range(len(chunks)) if sum(len(c.ids) for c in chunks[: n + 1]) <= len(served.before)
+        )
         streaming = bool(served.json.get("stream")) and not fault.json_to_stream
         if served.path == "/v1/completions":
             answer = RawAnswer(served, self.tokenizer, self._asks_ids(served), self.model)

@@ -146,6 +146,12 @@ class Served:
     """Set by a pause that aborts."""
     ended: bool = False
     """The whole answer was written."""
+    before: list[int] = field(default_factory=list)
+    """Ids of an answer that this one goes on with."""
+    skip: int = 0
+    """Chunks of its turn that were said."""
+    id: str | None = None
+    """Of the answer that this one goes on with."""
     client_left: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
 

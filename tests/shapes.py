@@ -89,7 +89,7 @@ class Shapes:
             return
         asked = self._asks_ids(served)
         head: Json = {
-            "id": f"chatcmpl-{len(self.served)}",
+            "id": served.id or f"chatcmpl-{len(self.served)}",
             "object": "chat.completion.chunk",
             "created": 1700000000,
             "model": self.model,
@@ -99,13 +99,15 @@ class Shapes:
         gate = served.turn.gate or self.gate
         await gate.passed()
         prompt = served.prompt_ids if asked else None
-        yield _event(head | {"choices": [role], "prompt_token_ids": prompt, "prompt_text": None})
-        for chunk in chunks:
+        if served.id is None:
+            yield _event(head | {"choices": [role], "prompt_token_ids": prompt, "prompt_text": None})
+        for chunk in chunks[served.skip :]:
             if not await gate.passed_before(served.aborted):
                 yield _event(head | {"choices": [_choice({}, finish="abort")]})
                 break
             if chunk.finish is not None and served.turn.fault.no_finish:
                 break
+            served.skip += 1
             self._emit(served, chunk.ids)
             log_probs = self._log_probs(served, chunk.ids)
             if chunk.delta or chunk.finish or asked or log_probs:
@@ -124,10 +126,11 @@ class Shapes:
             return
         finish: str | None = None
         gate = served.turn.gate or self.gate
-        for chunk in chunks:
+        for chunk in chunks[served.skip :]:
             if not await gate.passed_before(served.aborted):
                 finish = "abort"
                 break
+            served.skip += 1
             self._emit(served, chunk.ids)
             finish = chunk.finish or finish
         if served.turn.fault.no_finish:
@@ -177,7 +180,7 @@ class Shapes:
         return f"chatcmpl-tool-{len(self.served)}{number}"
 
     def _usage(self, served: Served) -> Json:
-        prompt, output = len(served.prompt_ids), len(served.output_ids)
+        prompt, output = len(served.prompt_ids), len(served.before) + len(served.output_ids)
         return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
 
 

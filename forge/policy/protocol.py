@@ -125,6 +125,18 @@ class Completion(Common, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
 
 
+class GoOn(msgspec.Struct):
+    """An answer that was given up: the rest of it is wanted."""
+
+    request: Chat
+    """As it was first asked."""
+    prompt_ids: list[int]
+    output_ids: list[int]
+    """What was sampled so far."""
+    id: str
+    created: int
+
+
 class Tokenize(msgspec.Struct):
     prompt: str | None = None
     messages: list[Message] | None = None

@@ -6,6 +6,7 @@ text is held back, so ids and log probs stand in the chunk of the step that drew
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from forge.policy.answer import Answer
@@ -46,6 +47,10 @@ class Reply:
         self.scored: list[Scored] = []
         self.finish: str | None = None
         self.stop: str | int | None = None
+        self.goes_on = False
+        """It is the rest of an answer that was given up."""
+        self.before = 0
+        """Ids of that answer."""
 
     def usage(self) -> Json:
         made = len(self.answer.ids)
@@ -72,6 +77,17 @@ class Reply:
         self.finish, self.stop = step.said.finish, step.said.stop
         if step.drawn is not None:
             self.drawn.append(step.drawn)
+
+    def parse(self, step: Step) -> Parsed | None:
+        raise NotImplementedError
+
+    def go_on(self, so_far: Sequence[int]) -> bool:
+        """Takes over what was sampled before; False if it had ended already."""
+        for token in so_far:
+            self.parse(Step(None, self.answer.feed(token, "")))
+        self.goes_on, self.before = True, len(so_far)
+        self.answer.spans.clear()
+        return self.finish is None
 
     def token(self, index: int) -> str:
         if self.wanted.common.return_tokens_as_token_ids:
@@ -111,7 +127,7 @@ class ChatReply(Reply):
         if self.calls:
             message["tool_calls"] = [self.call(n) for n in range(len(self.calls))]
         choice = {"index": 0, "message": message, "logprobs": self.log_probs(self.drawn)} | self.ending()
-        choice["token_ids"] = self.answer.ids if self.give_ids else None
+        choice["token_ids"] = self.answer.ids[self.before :] if self.give_ids else None
         body = self.head | {"object": self.whole_object, "choices": [choice], "usage": self.usage()}
         body |= {"service_tier": None, "system_fingerprint": fingerprint, "prompt_logprobs": None}
         return body | {"prompt_token_ids": self.prompt if self.give_ids else None, "kv_transfer_params": None}

@@ -11,7 +11,7 @@ import hmac
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -74,6 +74,7 @@ class PolicyServer:
                 web.get("/health", self.health),
                 web.get("/v1/models", self.models),
                 web.post("/v1/chat/completions", self.chat),
+                web.post("/v1/chat/completions/continue", self.go_on),
                 web.post("/v1/completions", self.completions),
                 web.post("/tokenize", self.tokenize),
                 web.post("/detokenize", self.detokenize),
@@ -120,6 +121,16 @@ class PolicyServer:
         job, reply, steps = await self._submit(wanted, prompt, ChatReply)
         return await self._answer(request, job, reply, steps)
 
+    async def go_on(self, request: web.Request) -> web.StreamResponse:
+        """The rest of a chat answer that was given up, from its exact ids: a stream without what was said already; a
+        whole body with the whole message, and the ids and log probs of the rest."""
+        asked = protocol.parse(await request.read(), protocol.GoOn)
+        wanted = protocol.check(asked.request)
+        prompt, so_far = self._prompt([*asked.prompt_ids]), self._prompt([*asked.output_ids])
+        job, reply, steps = await self._submit(wanted, prompt, ChatReply, so_far)
+        reply.head |= {"id": asked.id, "created": asked.created}
+        return await self._answer(request, job, reply, steps)
+
     async def completions(self, request: web.Request) -> web.StreamResponse:
         completion = protocol.parse(await request.read(), protocol.Completion)
         wanted = protocol.check(completion)
@@ -158,7 +169,11 @@ class PolicyServer:
         return self.text.encode(prompt)
 
     async def _submit(
-        self, wanted: Wanted, prompt: list[int], kind: type[ChatReply] | type[CompletionReply]
+        self,
+        wanted: Wanted,
+        prompt: list[int],
+        kind: type[ChatReply] | type[CompletionReply],
+        so_far: Sequence[int] | None = None,
     ) -> tuple[Job, ChatReply | CompletionReply, asyncio.Queue[Step]]:
         common = wanted.common
         if common.model not in (None, "", self.options.name):
@@ -196,6 +211,12 @@ class PolicyServer:
         job = Job(prompt, Sampler(_sampling(wanted)), answer, matcher, tell, prompt_top=common.prompt_logprobs)
         head = {"id": kind.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": self.options.name}
         reply = kind(wanted, self.text, answer, prompt, head)
+        if so_far is not None:
+            if not reply.go_on(so_far):
+                raise Refused("the answer had come to its end", "output_ids")
+            if matcher is not None:
+                for token in so_far:
+                    matcher.accept(token)
         self.scheduler.submit(job)
         return job, reply, steps
 
@@ -229,7 +250,7 @@ class PolicyServer:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
-        if isinstance(reply, ChatReply):
+        if isinstance(reply, ChatReply) and not reply.goes_on:
             await response.write(_event(reply.first()))
         while True:
             await response.write(_event(reply.chunk(step)))

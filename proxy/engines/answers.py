@@ -8,6 +8,7 @@ ids are never told from text.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection, Iterable
 from typing import Any, Final, TypeVar
@@ -23,6 +24,8 @@ from forge.storage.records import Ids, LogProbs, empty_ids
 
 MINUS_INFINITY: Final = -9999.0
 """vLLM writes this where it has no log probability, llama.cpp the lowest number there is."""
+ABORT: Final = "abort"
+"""Finish reason of a generation that the engine gave up."""
 _ID_TEXT: Final = re.compile(r"token_id:(\d{1,9})")
 """How older vLLM servers write a token's id in place of its text."""
 _T = TypeVar("_T")
@@ -84,6 +87,8 @@ class _Parts:
         self.finish: str | None = None
         self.texts: dict[str, list[str]] = {}
         self.calls: dict[int, _CallParts] = {}
+        self._before: tuple[dict[str, list[str]], dict[int, _CallParts]] | None = None
+        """Texts and calls as they were when the generation was given up: what the engine then said was cut short."""
 
     def add(self, choice: Choice) -> None:
         if (ids := choice.token_ids or choice.response_token_ids) is not None:
@@ -91,8 +96,9 @@ class _Parts:
         if choice.logprobs is not None:
             self.log_probs.append(choice.logprobs.entries())
         self.prompt_ids = choice.prompt_token_ids or self.prompt_ids
-        self.spans = choice.weight_versions or self.spans
+        self._add_spans(choice.weight_versions)
         self._add_meta(choice)
+        self._given_up(choice)
         self.finish = choice.finish_reason or self.finish
         if choice.text is not None:
             self.texts.setdefault("content", []).append(choice.text)
@@ -105,6 +111,21 @@ class _Parts:
                 self.texts.setdefault(name, []).append(text)
         for place, call in enumerate(message.tool_calls or ()):
             self._add_call(call.index if call.index is not None else place, call)
+
+    def _add_spans(self, spans: list[Span] | None) -> None:
+        """Those of a generation that goes on follow those that it had."""
+        if spans and self.spans and spans[0].start == self.spans[-1].end:
+            self.spans = [*self.spans, *spans]
+        else:
+            self.spans = spans or self.spans
+
+    def _given_up(self, choice: Choice) -> None:
+        if self._before is not None:
+            # It goes on: what was flushed at the giving up is said again.
+            self.texts, self.calls = self._before
+            self._before = None
+        if choice.finish_reason == ABORT:
+            self._before = copy.deepcopy((self.texts, self.calls))
 
     def _add_meta(self, choice: Choice) -> None:
         meta = choice.meta_info

@@ -83,6 +83,16 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A generation that its engine gave up, as far as it came."""
+
+    prompt_ids: list[int]
+    output_ids: list[int]
+    id: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One HTTP request of a publication."""
 
@@ -164,3 +174,8 @@ class Engine(Protocol):
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         """Steps that load the directory ``path``; ``mode`` is wait, abort or keep. None: it cannot."""
+
+    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
+        """For ``token_in``: asks for the rest of the generation that ``body`` asked for, in the shape of the chat route
+        (a stream without what was said already; a whole body with the whole message, and the ids and log probs of the
+        rest). None: it cannot go on."""

@@ -7,7 +7,9 @@ for the ids.
 
 from __future__ import annotations
 
-from forge.proxy.engines.base import Cut, Publication, Step
+import msgspec
+
+from forge.proxy.engines.base import Cut, GivenUp, Publication, Step
 from forge.proxy.engines.vllm import Vllm
 
 
@@ -23,6 +25,9 @@ class Embedded(Vllm):
     )
     usage_members: tuple[str, ...] = ()
     empty_when_asked: bool = False
+
+    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
+        return b'{"request":' + body + b"," + msgspec.json.encode(so_far)[1:]
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         return Publication(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Cut, Publication, Tokens, Wire
+from forge.proxy.engines.base import Ask, Cut, GivenUp, Publication, Tokens, Wire
 from forge.proxy.engines.vllm import asks, asks_usage
 
 
@@ -42,6 +42,9 @@ class LlamaCpp:
 
     def read_stream(self, body: bytes) -> list[Tokens]:
         return answers.read_stream(body)
+
+    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
+        return None
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         return None

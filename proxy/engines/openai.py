@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Publication, Tokens, Wire
+from forge.proxy.engines.base import Ask, GivenUp, Publication, Tokens, Wire
 from forge.proxy.engines.vllm import asks_usage
 
 
@@ -34,6 +34,9 @@ class OpenAI:
 
     def read_stream(self, body: bytes) -> list[Tokens]:
         return answers.read_stream(body)
+
+    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
+        return None
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         return None

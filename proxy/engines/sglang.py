@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Cut, Publication, Step, Tokens, Wire
+from forge.proxy.engines.base import Ask, Cut, GivenUp, Publication, Step, Tokens, Wire
 from forge.proxy.engines.vllm import asks, asks_usage
 
 _IDS: Final = ("return_input_ids_in_sglext", "return_output_ids_in_sglext")
@@ -79,6 +79,9 @@ class Sglang:
 
     def read_stream(self, body: bytes) -> list[Tokens]:
         return answers.read_stream(body)
+
+    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
+        return None
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         load = {"model_path": path, "flush_cache": True, "weight_version": str(version)}

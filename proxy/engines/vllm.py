@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Cut, Publication, Step, Tokens, Wire
+from forge.proxy.engines.base import Ask, Cut, GivenUp, Publication, Step, Tokens, Wire
 from forge.proxy.splice import UNREADABLE
 
 _ASKS_NOTHING: Final = (b"", b"null", b"false")
@@ -30,7 +30,7 @@ class Vllm:
     wire: Wire = Wire(developer_is_system=True, tool_text_only=True, reasoning=True)
     start_path: str | None = "/metrics"
     start_pattern: bytes = rb"(?m)^process_start_time_seconds (\S+)"
-    token_in: str | None = "/inference/v1/generate"
+    token_in: str | None = None
     fallback: str | None = None
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", b"null", b"null"),
@@ -71,6 +71,9 @@ class Vllm:
 
     def read_stream(self, body: bytes) -> list[Tokens]:
         return answers.read_stream(body)
+
+    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
+        return None
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         reload: dict[str, Any] = {"method": "reload_weights", "kwargs": {"weights_path": path}}
