@@ -17,6 +17,8 @@ from forge.storage.records import SessionStatus
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.5
+CROWDED: Final = 0.9
+"""Of the sessions that may be open: above it implicit ones make room, those that were silent longest first."""
 
 
 async def upkeep(deps: Deps) -> None:
@@ -35,14 +37,19 @@ async def upkeep(deps: Deps) -> None:
 
 async def end_implicit(deps: Deps, idle_s: float) -> None:
     """Nobody closes an implicit session: silence does. It has no reward, and says so."""
-    now = time.monotonic()
-    for live in deps.registry.open_ones():
-        if live.record.implicit and live.is_open and not live.running and now - live.used >= idle_s:
-            try:
-                await deps.registry.close(live, Outcome(status=SessionStatus.COMPLETED, reward=None))
-            except JournalFull as error:
-                log.warning("session not closed: session_id=%s %s", live.id, error.message)
-                return
+    now, registry = time.monotonic(), deps.registry
+    too_many = len(registry) - int(registry.limit * CROWDED)
+    for live in sorted(registry.open_ones(), key=lambda live: live.used):
+        if not live.record.implicit or not live.is_open or live.running:
+            continue
+        if now - live.used < idle_s and too_many <= 0:
+            return
+        try:
+            await registry.close(live, Outcome(status=SessionStatus.COMPLETED, reward=None))
+        except JournalFull as error:
+            log.warning("session not closed: session_id=%s %s", live.id, error.message)
+            return
+        too_many -= 1
 
 
 async def end_run(deps: Deps) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from forge.client import ControlClient, NoCapacity
 from forge.proxy.config import Limits, ProxyConfig
+from forge.proxy.upkeep import end_implicit
 from forge.storage import rows
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.frames import Cut, Open, SessionFrame
@@ -287,6 +288,22 @@ async def test_idle_implicit_sessions_end_by_themselves(tmp_path: Path) -> None:
             await answer.read()
         sessions, _ = await s.control.finished(wait_s=10)
         assert (sessions[0].implicit, sessions[0].status, sessions[0].reward_status) == (True, "completed", "null")
+
+
+async def test_implicit_sessions_make_room_for_others(tmp_path: Path) -> None:
+    """A benchmark of single questions, each a conversation of its own: the silent ones end before one is refused."""
+    async with serving(tmp_path, limits=replace(QUICK, sessions=10, implicit_idle_s=1800.0)) as s:
+        kept = await s.control.open_session()
+        for n in range(30):
+            async with s.chat([{"role": "user", "content": f"question {n}"}]) as answer:
+                assert answer.status == 200, n
+            await end_implicit(s.proxy.deps, 1800.0)
+        assert len(s.proxy.deps.registry) <= 9
+        async with s.chat(key=kept.api_key) as answer:
+            assert answer.status == 200
+        sessions, _ = await s.control.finished()
+        asked = [frame.session_id for frame in s.frames(Open)]
+        assert [session.session_id for session in sessions] == asked[: len(sessions)], "the oldest first"
 
 
 async def test_a_close_whose_client_gave_up_still_closes(tmp_path: Path) -> None:
