@@ -9,10 +9,10 @@ TORCH  ?= torch==2.13.0
 READY  := $(VENV)/.ready
 
 # The fast tests share nothing: one process per core. The others start programs and models, one after another.
-FAST   := not (model or ray or harness or process or vllm or trainers)
-SLOW   := (model or ray or harness or process) and not (vllm or trainers)
+FAST   := not (model or ray or harness or process or vllm or trainers or readers)
+SLOW   := (model or ray or harness or process) and not (vllm or trainers or readers)
 
-.PHONY: help setup demo test unit lint test-vllm test-trainers test-harnesses proof lock docs clean
+.PHONY: help setup demo test unit lint test-vllm test-readers test-trainers test-harnesses proof lock docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ test-vllm: setup  ## The end-to-end suite against vLLM on CPU, in an environment
 
 test-trainers:  ## Exports and plug-ins against verl, TRL and Tinker, in an environment of their own
 	TORCH='$(TORCH)' $(PYTHON) tests/trainers_env.py
+
+test-readers: setup  ## The dataset in Polars, pandas, Hugging Face datasets, Ray Data and Daft, in an environment of their own
+	$(BIN)/python tests/readers_env.py -- $(BIN)/pytest -m readers tests/storage
 
 test-harnesses: setup  ## Every real harness in every scenario (an hour, 3 GB of downloads); writes the tables of docs/harnesses.md
 	rm -f .harness-facts.jsonl

@@ -8,7 +8,7 @@ page checksums and a seal. Knows nothing of sessions or chains.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from forge.storage.errors import BadInput
 from forge.storage.files import write_whole
 from forge.storage.journal_segment import Position
 from forge.storage.migrations import upgrade
-from forge.storage.rows import Row, to_batch
+from forge.storage.rows import Row, size, to_batch
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,6 @@ def part_name(writer: int, generation: int, first: Position, last: Position) -> 
 
 def write_part(path: Path, table: str, rows: Sequence[Row], *, metadata: dict[str, str] | None = None) -> None:
     """Writes the rows, in order, into a file that appears whole."""
-    batch = to_batch(table, rows)
     full = schema(table)
     if metadata:
         full = full.with_metadata({**full.metadata, **{k.encode(): v.encode() for k, v in metadata.items()}})
@@ -100,8 +99,9 @@ def write_part(path: Path, table: str, rows: Sequence[Row], *, metadata: dict[st
             write_page_checksum=True,
             write_statistics=[c.name for c in TABLES[table] if c.name in STATISTICS],
         ) as writer:
-            for chunk in _row_groups(batch):
-                writer.write_table(pa.Table.from_batches([chunk], schema=full), row_group_size=max(1, chunk.num_rows))
+            for group in _row_groups(rows):
+                batch = to_batch(table, group)
+                writer.write_table(pa.Table.from_batches([batch], schema=full), row_group_size=len(group))
         seal.seal(temporary)
 
     write_whole(path, write, crash_name=table)
@@ -146,11 +146,19 @@ def _version(path: Path, file: pq.ParquetFile, sealed: bool) -> int:
     return int(text)
 
 
-def _row_groups(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Slices of about ``ROW_GROUP_BYTES``."""
-    per_row = batch.nbytes / max(1, batch.num_rows)
-    step = max(1, int(ROW_GROUP_BYTES / max(1.0, per_row)))
-    return [batch.slice(start, step) for start in range(0, max(1, batch.num_rows), step)]
+def _row_groups(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Slices of at most ``ROW_GROUP_BYTES``, or of one row: no column of a group comes near the 2 GB at which readers
+    and Arrow's own strings end, however unequal the rows are, and a file has few groups. None if there is no row: an
+    empty group is one that Hugging Face datasets refuses."""
+    start, held = 0, 0
+    for index, row in enumerate(rows):
+        bytes_ = size(row)
+        if index > start and held + bytes_ > ROW_GROUP_BYTES:
+            yield rows[start:index]
+            start, held = index, 0
+        held += bytes_
+    if rows:
+        yield rows[start:]
 
 
 def _encodings(table: str) -> dict[str, str]:

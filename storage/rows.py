@@ -42,6 +42,19 @@ def to_batch(table: str, rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema(table))
 
 
+def size(row: Row) -> int:
+    """About how many bytes it takes in memory."""
+    total = 0
+    for record in (row, row.call) if isinstance(row, Delta) else (row,):
+        for name in type(record).__dataclass_fields__:
+            value = getattr(record, name)
+            if isinstance(value, np.ndarray):
+                total += value.nbytes
+            elif isinstance(value, str | bytes | list):
+                total += 8 * len(value) if isinstance(value, list) else len(value)
+    return total
+
+
 def deltas(table: pa.Table) -> list[Delta]:
     """The rows of ``calls``, still as deltas."""
     columns = _columns("calls", table)

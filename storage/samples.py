@@ -56,6 +56,7 @@ class _Row:
     mask: NDArray[np.int8]
     log_probs: LogProbs
     versions: NDArray[np.int64]
+    """Of the masked tokens."""
     cut: bool
 
 
@@ -131,7 +132,7 @@ def _row(tree: Trajectory, path: Sequence[int], fresh: Sequence[int], max_tokens
         log_probs[span] = node.call.output_log_probs
         versions[span] = _versions(node.call)
     kept = [tree.nodes[i] for i in fresh if len(tree.nodes[i].call.prompt_ids) < end]
-    return _Row(turns, kept, ids, mask[:end], log_probs[:end], versions[:end], limit < total)
+    return _Row(turns, kept, ids, mask[:end], log_probs[:end], versions[:end][mask[:end] == 1], limit < total)
 
 
 def _span(node: Node) -> tuple[int, int]:
@@ -171,7 +172,6 @@ def _sample(session: Session, row: _Row, index: int, count: int, total: int) -> 
     start = len(row.turns[0].call.prompt_ids)
     last = row.turns[-1].call
     spans = [_span(node) for node in row.turns]
-    masked = row.versions[row.mask == 1]
     known = [v for v in _bounds(row) if v is not None]
     cause = next((n.placement.join_cause for n in [*row.fresh, row.turns[0]] if n.placement.join_cause), None)
     assert cause is not None, "the first turn of a row has a prompt and no exact parent"
@@ -193,7 +193,7 @@ def _sample(session: Session, row: _Row, index: int, count: int, total: int) -> 
         turn_call_ids=[node.call.call_id for node in row.turns],
         policy_version_min=min(known, default=None),
         policy_version_max=max(known, default=None),
-        token_versions=_runs(masked),
+        token_versions=_runs(row.versions),
         temperature=_common([_temperature(node.call) for node in row.fresh]),
         logprobs_mode=_common([node.call.logprobs_mode for node in row.fresh]),
         media=last.media,
@@ -212,7 +212,7 @@ def _sample(session: Session, row: _Row, index: int, count: int, total: int) -> 
 
 def _bounds(row: _Row) -> list[int | None]:
     """The versions a row's trained tokens may have: a call that straddled an update without spans counts both."""
-    bounds: list[int | None] = [int(v) for v in np.unique(row.versions[row.mask == 1]) if v != UNKNOWN_VERSION]
+    bounds: list[int | None] = [int(v) for v in np.unique(row.versions) if v != UNKNOWN_VERSION]
     return bounds + [node.call.policy_version_end for node in row.fresh if not node.call.version_spans]
 
 

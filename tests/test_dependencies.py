@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BESIDE = {"mitmproxy"}
-"""Imported by a file that another Python runs, with its own list of packages."""
+BESIDE = {"daft", "datasets", "mitmproxy", "pandas", "polars"}
+"""Imported by files that another Python runs, with its own list of packages."""
 LOCK = (ROOT / "requirements.lock").read_text()
 
 
