@@ -7,6 +7,7 @@ null reward with its reason; the run and its other sessions go on.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from forge.verdict import verdict
 
 log = logging.getLogger(__name__)
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 CLOSE_S: Final = 20.0
 """To close a session while the run is being interrupted."""
 ROOM_S: Final = 1.0
@@ -87,9 +89,13 @@ class Rollouts:
                     )
             raise
         except Exception as error:
-            # A session's boundary: what nobody foresaw (a full disk, a bug) ends this one and no other.
-            log.exception("session failed: session_id=%s", ticket.session_id)
-            attempt = Attempt(status=SessionStatus.INTERRUPTED, error=f"{type(error).__name__}: {error}")
+            # A session's boundary: what nobody foresaw ends this one and no other. A full disk tells its story itself.
+            full = isinstance(error, OSError) and error.errno in FULL
+            if not full:
+                log.exception("session failed: session_id=%s", ticket.session_id)
+            attempt = Attempt(
+                status=SessionStatus.INTERRUPTED, error=str(error) if full else f"{type(error).__name__}: {error}"
+            )
         finally:
             await asyncio.to_thread(workspace.remove, root)
         closed = await self._close(ticket, task, attempt)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forge.run_report import RunReport, SessionReport
+from forge.storage.records import SessionStatus
 
 COLUMNS = ("session", "task", "calls", "tokens", "rows", "reward", "transcript", "status")
 SUMMARY = ("harness", "sessions", "completed", "reward", "calls", "rows/session", "s/session")
@@ -75,8 +76,11 @@ def _lines(report: RunReport) -> list[str]:
         for difference in each.transcript.differences
     ]
     reasons = Counter(each.reward_reason for each in report.sessions if each.reward_reason and not each.error)
+    log = report.data / "harness" / report.run_id / "intercept.log"
+    silent = any(each.status is SessionStatus.NO_CALLS for each in report.sessions) and log.exists()
     return [
         *_first(failed),
+        *([f"refused hosts, and programs that do not trust the certificate, are in {log}"] if silent else []),
         *_first(cannot),
         *_first(differs),
         *(f"no reward in {count} sessions: {reason}" for reason, count in reasons.most_common(SHOWN_MAX)),

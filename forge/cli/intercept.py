@@ -58,6 +58,7 @@ def register(app: typer.Typer) -> None:
 
         if install:
             environment.install(_say)
+            _say(f"mitmproxy is installed in {environment.folder()}")
             return
         if not command:
             raise BadInput("no program is given", "put it after --, e.g. forge intercept -- python agent.py")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from forge.adapters.harnesses import find
 from forge.cli.run import _intercept
 from forge.proxy.intercept.hosts import PROVIDERS, Mapped, Others, Rules, rules
 from forge.run import run
 from forge.run_config import RunConfig
+from forge.run_table import print_report
 from forge.runners import find as find_runner
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Exit
@@ -61,6 +64,22 @@ async def test_each_session_gets_its_own_calls(tmp_path: Path) -> None:
         (call,) = Dataset(tmp_path).calls("r", session.session_id)
         assert f"question {session.task_id[1:]}" in call.messages
     assert seen.said.count("starting mitmproxy") == 1
+
+
+@pytest.mark.process
+async def test_a_program_that_ignores_proxies_is_no_calls_and_the_log_is_named(tmp_path: Path) -> None:
+    script = """
+go = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+go("https://api.openai.com/v1/models", timeout=1)
+"""
+    async with ScriptedEngine() as engine:
+        tasks = (Task(id="t", prompt="p"),)
+        report = await run(settings(tmp_path, engine.url, adapters=(FakeHarness(script),), tasks=tasks), Seen())
+    assert [session.status for session in report.sessions] == [SessionStatus.NO_CALLS]
+    assert report.exit_code is Exit.FAILED
+    console = Console(width=80, file=StringIO(), record=True)
+    print_report(report, console)
+    assert str(tmp_path / "harness/r/intercept.log") in console.export_text().replace("\n", "")
 
 
 @pytest.mark.harness
