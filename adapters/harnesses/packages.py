@@ -23,6 +23,7 @@ from forge.storage.errors import Unavailable
 Say: TypeAlias = Callable[[str], None]
 """Takes one line of progress."""
 
+SCRATCH = "new-"
 INSTALL_LIMIT_S = 1800
 """The largest download is 190 MB; a slow line gets half an hour before it is called dead."""
 
@@ -54,8 +55,10 @@ class Package(ABC):
         with making(cache / self.folder, lambda: say(f"{self.folder}: another process installs it, waiting")):
             if self.installed(cache):
                 return
+            for left in cache.glob(f".{self.folder}.{SCRATCH}*"):  # by an install that was killed: hundreds of MB
+                shutil.rmtree(left, ignore_errors=True)
             say(f"{self.folder}: installing {self.requirement}")
-            with tempfile.TemporaryDirectory(prefix=f".{self.folder}.", dir=cache) as scratch:
+            with tempfile.TemporaryDirectory(prefix=f".{self.folder}.{SCRATCH}", dir=cache) as scratch:
                 made = Path(scratch) / self.folder
                 made.mkdir()
                 self.fetch(made, cache, Path(scratch))

@@ -49,6 +49,14 @@ def test_a_failed_install_leaves_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "tool-1" / "run").exists()
 
 
+def test_what_a_killed_install_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    left = [tmp_path / name for name in (".tool-1.new-abc", ".tool-2.new-abc", ".tool-1.5.new-abc")]
+    for folder in left:
+        folder.mkdir()
+    package().install(tmp_path, print)
+    assert [folder.exists() for folder in left] == [False, True, True]
+
+
 def test_a_package_without_its_program_is_refused(tmp_path: Path) -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Empty(Package):
