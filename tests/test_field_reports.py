@@ -1,4 +1,4 @@
-"""Every field report that concerns a proxy has a test that names its number.
+"""Every field report that concerns a proxy or a dataset has a test that names its number.
 
 The reports are public ones about other people's programs; tests say ``field case N`` where they hold one.
 """
@@ -17,6 +17,7 @@ REPORTS = {
     "chat": set(range(79, 100)),
     "messages": {100, 101, 102, 103, *range(105, 113)},
     "limits, retries, disconnects": {*range(113, 119), 120, 121, 122, 124},
+    "datasets": set(range(177, 185)),
     "secrets": set(range(185, 191)),
 }
 ELSEWHERE = {
