@@ -29,7 +29,10 @@ def verdict(ending: Ending, calls: Sequence[Call], *, said: str) -> tuple[Sessio
     if not calls:
         return SessionStatus.NO_CALLS, f"it made no call: {how}"
     if not served:
-        return SessionStatus.FAILED, f"none of its {len(calls)} calls was served: {last_error}; {how}"
+        return (
+            SessionStatus.FAILED,
+            f"none of its {len(calls)} calls was served: {last_error}; exit code {ending.exit_code}",
+        )
     if ending.exit_code != 0:
         return SessionStatus.FAILED, how
     return SessionStatus.COMPLETED, None

@@ -2,7 +2,8 @@
 
 It keeps the environment's allow-list and the time limit, and it does its best to end the whole tree: the process group,
 then everything that still carries the job's tag in its environment (which a daemon inherits). A program that wipes its
-environment and leaves its group escapes; that is what the local runner is for.
+environment and leaves its group escapes, and so does all of it when this process is killed; that is what the local
+runner is for.
 """
 
 from __future__ import annotations
