@@ -20,7 +20,7 @@ from tests.proxy.process import run_to_end
 PAGE = (Path(__file__).parents[2] / "docs" / "harnesses.md").read_text()
 ROWS = {
     cells[0].strip("`"): cells[1:]
-    for line in PAGE.splitlines()
+    for line in PAGE.partition("## The words")[2].partition("\n## ")[0].splitlines()
     if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 5
 }
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
