@@ -22,7 +22,13 @@ DATA/
 ```
 
 Prompts are stored as deltas: `prompt_prefix_len` ids of the parent's prompt + output, then `prompt_suffix_ids`; a whole
-prompt every 32 links. `forge.storage.dataset.Dataset` gives whole prompts back and checks `prompt_hash`.
+prompt every 32 links. Messages and tools likewise. `forge.storage.dataset.Dataset` gives them back whole and checks
+`prompt_hash`; the DuckDB views of `forge.storage.sql.views` give them to SQL.
+
+Files of older versions stay readable: `Dataset` gives their rows as of the current schema, and a reader that knows no
+versions finds nulls where they lack a column. Between a file's last page and its footer stand 16 bytes that other
+readers never look at: checksums, so that a damaged file is named before anything parses it. DuckDB, pyarrow, Polars,
+pandas, Hugging Face `datasets`, Ray Data and Daft read the folders as they are, at any moment (`make test-readers`).
 
 This page is made from `storage/columns.py` by `python docs/dataset.py`; a test fails when it is stale.
 """

@@ -5,8 +5,11 @@ Between an adapter, which knows the harness and no machine, and a runner, which 
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from forge.adapters.harnesses.base import HarnessAdapter, LaunchRequest
 from forge.adapters.harnesses.packages import cache_folder
@@ -77,6 +80,26 @@ class Launching:
             mounts=tuple(Mount(cache / folder, f"{places.installs}/{folder}") for folder in packages),
             resolv=config.resolv,
         )
+
+    def config_hash(self, adapter: HarnessAdapter) -> str:
+        """Of what the harness is told and given, less what differs by session or place: the same of every session of a
+        run, and of another run that configures it alike."""
+        launch = adapter.launch(
+            LaunchRequest(
+                base_url="http://session/v1",
+                api_key=NO_KEY,
+                model=MODEL,
+                prompt="prompt",
+                workspace="/workspace",
+                home="/home",
+                installs="/installs",
+                context_tokens=self._context_tokens,
+                output_tokens=self._output_tokens(),
+                seconds=self._config.seconds,
+            )
+        )
+        said = msgspec.json.encode([launch.argv, launch.env, launch.files, launch.path], order="sorted")
+        return hashlib.blake2b(said, digest_size=16).hexdigest()
 
     def _output_tokens(self) -> int:
         """The run's own limit where it has one; the proxy puts it into every call anyway."""

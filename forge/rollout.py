@@ -116,6 +116,7 @@ class Rollouts:
             "purpose": config.purpose.value,
             "harness": adapter.name,
             "harness_version": adapter.version,
+            "harness_config_hash": self._launching.config_hash(adapter),
             "sampling": config.sampling,
             "history": config.history.value,
         }

@@ -29,6 +29,7 @@ def opened(session_id: str, spec: SessionSpec, policy: Policy, run_id: str) -> S
         purpose=spec.purpose,
         harness=spec.harness,
         harness_version=spec.harness_version,
+        harness_config_hash=spec.harness_config_hash,
         sampling=_json(spec.sampling),
         history=spec.history,
         budgets=_json(spec.budgets),

@@ -39,6 +39,7 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     purpose: Purpose = Purpose.TRAIN
     harness: str | None = None
     harness_version: str | None = None
+    harness_config_hash: str | None = None
     sampling: dict[str, Any] | None = None
     history: HistoryMode | None = None
     """None: the proxy's own."""

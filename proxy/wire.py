@@ -21,7 +21,12 @@ _SAMPLE_ARRAYS = {
     "response_mask": np.int8,
     "rollout_log_probs": np.float32,
 }
-_CALL_ARRAYS = {"prompt_ids": np.int32, "output_ids": np.int32, "output_log_probs": np.float32}
+_CALL_ARRAYS = {
+    "prompt_ids": np.int32,
+    "prompt_log_probs": np.float32,
+    "output_ids": np.int32,
+    "output_log_probs": np.float32,
+}
 
 
 def encode(value: object) -> bytes:

@@ -131,7 +131,11 @@ SESSIONS: Final[tuple[Column, ...]] = (
     _key("implicit", "true when nobody opened it", pa.bool_()),
     Column("harness", TEXT, "harness name"),
     Column("harness_version", TEXT, "harness version"),
-    Column("harness_config_hash", TEXT, "hash of the configuration it was started with, less what differs by session"),
+    Column(
+        "harness_config_hash",
+        TEXT,
+        "hash of its arguments, environment and files, less what differs by session",
+    ),
     _key("status", "open, completed, failed, timeout, policy_down, no_calls, launch_failed, interrupted"),
     Column("error", TEXT, "what went wrong"),
     Column("exit_code", pa.int32(), "the harness's exit code; no verdict"),

@@ -20,6 +20,7 @@ import pytest_asyncio
 from rich.console import Console
 
 from forge.client import ControlClient
+from forge.launching import Launching
 from forge.run import run
 from forge.run_config import TRAINING_SAMPLING, RunConfig
 from forge.run_report import RunReport
@@ -102,6 +103,9 @@ pathlib.Path("made").write_text(str(len(first) / 10))
         ("r/a/fake", index, 0.4, "fake") for index in range(3)
     ]
     assert sessions[0].reward_author == "command cat made"
+    (configured,) = {s.harness_config_hash for s in sessions}
+    assert configured == Launching(config, 4096, None).config_hash(FakeHarness(script))
+    assert configured != Launching(config, 8192, None).config_hash(FakeHarness(script))
     assert len(list(dataset.calls("r"))) == 3
     kept = report.sessions[0].kept
     assert (kept / "stdout").read_text() == "four\n"
