@@ -16,13 +16,15 @@ import msgspec
 
 from forge.storage import checkpoint
 from forge.storage.errors import ForgeError
-from forge.storage.frames import Close, Cut, Open, SessionFrame
+from forge.storage.frames import Close, Cut, Open, SessionFrame, seq
 from forge.storage.journal import Entry, JournalReader, journal_dir
 from forge.storage.journal_segment import Position, segments, writers
 from forge.storage.records import Session
 from forge.verify.facts import Facts
 from forge.verify.report import Finding, Kind, finding
 
+WRITER_BITS: Final = 0x3F
+"""Of a call's ``seq``."""
 OWN: Final = ("revision", "task_id", "group_id", "rollout_index", "purpose", "harness", "reward", "reward_status")
 
 
@@ -34,14 +36,22 @@ class Accepted:
     """Call to the session it was accepted for; of calls that must have rows."""
     states: dict[str, Session] = field(default_factory=dict)
     """The last state of each session that is decoded."""
-    pending: int = 0
+    pending: set[str] = field(default_factory=set)
     """Accepted and not decoded yet."""
     whole: bool = True
     """The journal goes back to its first segment."""
+    last: dict[int, int] = field(default_factory=dict)
+    """Writer to the ``seq`` of its last accepted call, of any run: what comes after it is newer than this reading."""
     notes: list[str] = field(default_factory=list)
+
+    def settled(self, call: Facts) -> bool:
+        """Its interval was decoded when the journal was read: all that follows from it is in parts."""
+        newest = self.last.get(call.seq & WRITER_BITS)
+        return call.call_id not in self.pending and (newest is None or call.seq <= newest)
 
 
 def accepted(data: Path, run_id: str) -> Accepted:
+    """To be read before the dataset: what is decoded by now is in parts by then."""
     found = Accepted()
     marks = checkpoint.load(data)
     numbers = writers(data)
@@ -65,6 +75,8 @@ def _read(found: Accepted, folder: Path, run_id: str, decoded: Position) -> None
     unsettled: tuple[str, ...] = ()
     for entry in _entries(folder):
         frame = entry.frame
+        if isinstance(frame, Open):
+            found.last[frame.writer & WRITER_BITS] = seq(frame)
         if isinstance(frame, Open) and frame.run_id == run_id:
             opens[frame.call_id] = frame.session_id
         elif entry.end > decoded:
@@ -80,7 +92,7 @@ def _read(found: Accepted, folder: Path, run_id: str, decoded: Position) -> None
                     found.states[frame.session_id] = msgspec.json.decode(frame.state, type=Session)
     closed.difference_update(unsettled)
     found.sessions |= {call: session for call, session in opens.items() if call in closed}
-    found.pending += sum(call not in closed for call in opens)
+    found.pending |= opens.keys() - closed
 
 
 def _entries(folder: Path) -> Iterator[Entry]:
@@ -95,7 +107,7 @@ def _entries(folder: Path) -> Iterator[Entry]:
 def check_accepted(found: Accepted, calls: Sequence[Facts], sessions: Mapping[str, Session]) -> list[Finding]:
     rows = {call.call_id: call.session_id for call in calls}
     elsewhere = [i for i, session in found.sessions.items() if i in rows and rows[i] != session]
-    unknown = [i for i in rows if i not in found.sessions] if found.whole and not found.pending else []
+    unknown = [c.call_id for c in calls if found.whole and c.call_id not in found.sessions and found.settled(c)]
     differ = [i for i, state in found.states.items() if i not in sessions or not _same(state, sessions[i])]
     return [
         *finding(Kind.SESSION, "sessions are not what the journal last said of them", differ),

@@ -23,7 +23,7 @@ from forge.verify.accepted import accepted, check_accepted
 from forge.verify.drift import examine
 from forge.verify.facts import Facts, facts_of
 from forge.verify.heard import check_heard
-from forge.verify.recorded import check_calls, check_rows, check_sessions
+from forge.verify.recorded import check_calls, check_homes, check_rows, check_sessions, check_untrained, is_done
 from forge.verify.report import Finding, Kind, Report, Thresholds, finding
 from forge.verify.scores import Scored, Scorer, choose, temperature_of
 from forge.verify.server_scorer import Refused
@@ -32,7 +32,7 @@ from forge.verify.server_scorer import Refused
 def recorded(dataset: Dataset, run_id: str, recipe: str = DEFAULT.name) -> Report:
     """Without a model, a prompt or the journal: linear in what is sampled and trained. Raises ``BadInput`` if there is
     no such run."""
-    report, calls, sessions = _begin(dataset, run_id, recipe, Thresholds())
+    report, calls, sessions, _ = _begin(dataset, run_id, recipe, Thresholds())
     findings, report.transcripts = check_heard(dataset.data, run_id, sessions, None)
     report.findings += findings
     return _end(report, dataset, calls)
@@ -40,13 +40,17 @@ def recorded(dataset: Dataset, run_id: str, recipe: str = DEFAULT.name) -> Repor
 
 async def audit(dataset: Dataset, run_id: str, scorer: Scorer | None, *, size: int, limits: Thresholds) -> Report:
     """Everything. ``size``: calls to score."""
-    report, facts, sessions = _begin(dataset, run_id, DEFAULT.name, limits)
     journal = accepted(dataset.data, run_id)
+    report, facts, sessions, seen = _begin(dataset, run_id, DEFAULT.name, limits)
+    done = {i for i, row in sessions.items() if is_done(journal.states.get(i, row))}
+    settled = [call for call in facts if journal.settled(call)]
+    report.findings += check_homes(settled, sessions)
+    report.findings += check_untrained(dataset, run_id, [c for c in settled if c.session_id in done], seen)
     report.findings += check_accepted(journal, facts, sessions)
     report.opens = len(journal.sessions)
     report.notes += journal.notes
     if journal.pending:
-        report.notes.append(f"{journal.pending} accepted calls are not decoded yet: they are not in this report")
+        report.notes.append(f"{len(journal.pending)} accepted calls are not decoded yet: they are not in this report")
     if not journal.whole and not journal.notes:
         report.notes.append("the journal's first segments are gone: gaps before them cannot be told")
     chosen, left_out = choose(facts, scorer.serves, size) if scorer is not None else (set(), {})
@@ -63,14 +67,18 @@ async def audit(dataset: Dataset, run_id: str, scorer: Scorer | None, *, size: i
 
 def _begin(
     dataset: Dataset, run_id: str, recipe: str, limits: Thresholds
-) -> tuple[Report, list[Facts], dict[str, Session]]:
+) -> tuple[Report, list[Facts], dict[str, Session], set[str]]:
+    """Also the calls that are in a training row. The run may be growing: rows are listed before the calls that they
+    are made of, and calls before their sessions."""
     report = Report(run_id, run_stats(dataset, run_id), limits)
-    sessions = {session.session_id: session for session in dataset.sessions(run_id)}
+    rows = dataset.sample_tables(run_id, recipe)
     calls = list(facts_of(dataset, run_id))
+    sessions = {session.session_id: session for session in dataset.sessions(run_id)}
     report.findings += check_calls(calls)
     report.findings += check_sessions(calls, sessions)
-    report.findings += check_rows(dataset, run_id, recipe, calls)
-    return report, calls, sessions
+    findings, seen = check_rows(rows, calls)
+    report.findings += findings
+    return report, calls, sessions, seen
 
 
 def _end(report: Report, dataset: Dataset, calls: Sequence[Facts]) -> Report:
@@ -79,7 +87,7 @@ def _end(report: Report, dataset: Dataset, calls: Sequence[Facts]) -> Report:
         *finding(Kind.UNREADABLE, "files cannot be read, and what they hold is not looked at", damaged),
         *report.findings,
     ]
-    if not calls:
+    if report.stats.rows and not calls:
         report.findings.append(Finding(Kind.GAP, "the run has no calls: there is nothing to prove its rows by"))
     return report
 

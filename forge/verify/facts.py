@@ -20,7 +20,7 @@ from forge.storage.dataset import Dataset
 from forge.storage.samples import LOG_PROB_SLACK
 
 COLUMNS: Final = (
-    *("call_id", "choice", "session_id", "status", "kind", "dialect", "harness", "media", "trainable"),
+    *("call_id", "choice", "seq", "session_id", "status", "kind", "dialect", "harness", "media", "trainable"),
     *("untrainable_reason", "prompt_len", "prompt_hash", "prompt_tokens", "completion_tokens", "output_ids"),
     *("output_log_probs", "policy_version_start", "policy_version_end", "version_spans", "weight_digest"),
     *("start_time", "replica"),
@@ -33,6 +33,7 @@ class Facts:
 
     call_id: str
     choice: int
+    seq: int
     session_id: str
     status: str
     kind: str

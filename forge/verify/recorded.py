@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from forge.storage.dataset import Dataset
 from forge.storage.dataset_calls import BrokenDataset
 from forge.storage.recipe import DEFAULT
-from forge.storage.records import CallStatus, Sample, Session, Untrainable
+from forge.storage.records import CallStatus, RewardStatus, Sample, Session, Untrainable
 from forge.storage.retries import discarded
+from forge.storage.rows import samples
 from forge.storage.trajectory import build
 from forge.verify.facts import Facts, digest
 from forge.verify.report import Finding, Kind, Level, finding
@@ -82,18 +84,19 @@ def _lengths_agree(call: Facts) -> bool:
     return prompt and output and call.prompt_len > 0 and call.output_len > 0
 
 
+def check_homes(calls: Sequence[Facts], sessions: Mapping[str, Session]) -> list[Finding]:
+    homeless = dict.fromkeys(call.session_id for call in calls if call.session_id not in sessions)
+    return finding(Kind.SESSION, "sessions have calls and no row", list(homeless))
+
+
 def check_sessions(calls: Sequence[Facts], sessions: Mapping[str, Session]) -> list[Finding]:
     """Calls against the session they stand under."""
-    homeless = dict.fromkeys(call.session_id for call in calls if call.session_id not in sessions)
     strange = []
     for call in calls:
         session = sessions.get(call.session_id)
         if session is not None and call.status != CallStatus.LATE and not _during(call, session):
             strange.append(call.call_id)
-    return [
-        *finding(Kind.SESSION, "sessions have calls and no row", list(homeless)),
-        *finding(Kind.SESSION, "calls stand under a session that was not open when they were made", strange),
-    ]
+    return finding(Kind.SESSION, "calls stand under a session that was not open when they were made", strange)
 
 
 def _during(call: Facts, session: Session) -> bool:
@@ -101,8 +104,9 @@ def _during(call: Facts, session: Session) -> bool:
     return session.open_us - CLOCK_SLACK_US <= call.start_us and (end is None or call.start_us <= end + CLOCK_SLACK_US)
 
 
-def check_rows(dataset: Dataset, run_id: str, recipe: str, calls: Sequence[Facts]) -> list[Finding]:
-    """Training rows against the calls they name: same session, same context, same ids and log probs, trained once."""
+def check_rows(tables: Iterable[pa.Table], calls: Sequence[Facts]) -> tuple[list[Finding], set[str]]:
+    """Training rows against the calls they name: same session, same context, same ids and log probs, trained once.
+    Also gives the calls that are in a row."""
     known: dict[str, list[Facts]] = defaultdict(list)
     for call in calls:
         known[call.call_id].append(call)
@@ -110,24 +114,19 @@ def check_rows(dataset: Dataset, run_id: str, recipe: str, calls: Sequence[Facts
     wrong: list[str] = []
     trained: Counter[str] = Counter()
     seen: set[str] = set()
-    for sample in dataset.samples(run_id, recipe):
+    for sample in (sample for table in tables for sample in samples(table)):
         if any(call.session_id != sample.session_id for i in sample.turn_call_ids for call in known[i]):
             swapped.append(sample.sample_id)
         elif not _made_of(sample, known, trained):
             wrong.append(sample.sample_id)
         seen.update(sample.turn_call_ids)
     twice = [i for i, tokens in trained.items() if tokens > sum(call.output_len for call in known[i])]
-    return [
+    findings = [
         *finding(Kind.SESSION, "training rows hold calls of another session", swapped),
         *finding(Kind.ROWS, "training rows are not what their calls recorded: forge decode --rebuild", wrong),
         *finding(Kind.ROWS, "calls are trained by more than one row", twice),
-        *finding(
-            Kind.UNTRAINED,
-            "trainable calls are in no training row, for no reason that is known",
-            _untrained(dataset, run_id, calls, seen) if recipe == DEFAULT.name else [],
-            Level.WARN,
-        ),
     ]
+    return findings, seen
 
 
 def _made_of(sample: Sample, known: Mapping[str, list[Facts]], trained: Counter[str]) -> bool:
@@ -157,14 +156,14 @@ def _output_is(call: Facts, ids: np.ndarray, log_probs: np.ndarray, trains: bool
     return call.digest == digest(ids, log_probs)
 
 
-def _untrained(dataset: Dataset, run_id: str, calls: Sequence[Facts], seen: set[str]) -> list[str]:
-    """Of closed training sessions; a retry that the harness dropped is left out on purpose."""
-    closed = {s.session_id for s in dataset.sessions(run_id) if s.close_us is not None and s.reward_status != "pending"}
-    missing = [
-        call
-        for call in calls
-        if call.trainable and call.kind in DEFAULT.kinds and call.call_id not in seen and call.session_id in closed
-    ]
+def is_done(session: Session) -> bool:
+    """Its training rows are written."""
+    return session.close_us is not None and session.reward_status != RewardStatus.PENDING
+
+
+def check_untrained(dataset: Dataset, run_id: str, calls: Sequence[Facts], seen: set[str]) -> list[Finding]:
+    """Calls of sessions that are done and in no row; a retry that the harness dropped is left out on purpose."""
+    missing = [c for c in calls if c.trainable and c.kind in DEFAULT.kinds and c.call_id not in seen]
     found: list[str] = []
     for session_id in dict.fromkeys(call.session_id for call in missing):
         dropped: set[str] = set()
@@ -172,4 +171,5 @@ def _untrained(dataset: Dataset, run_id: str, calls: Sequence[Facts], seen: set[
             tree = build(dataset.calls(run_id, session_id))
             dropped = {tree.nodes[index].call.call_id for index in discarded(tree)}
         found += [c.call_id for c in missing if c.session_id == session_id and c.call_id not in dropped]
-    return found
+    text = "trainable calls are in no training row, for no reason that is known"
+    return finding(Kind.UNTRAINED, text, found, Level.WARN)

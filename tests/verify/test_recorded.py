@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,33 @@ def test_a_run_that_is_still_recorded_has_no_gaps(tmp_path: Path) -> None:
     kit.close()
     assert Kind.GAP not in kinds(report)
     assert any("2 accepted calls are not decoded yet" in note for note in report.notes)
+
+
+def test_a_run_that_grows_while_it_is_read_has_no_faults(tmp_path: Path) -> None:
+    """Parts, the journal and its checkpoint move on between any two looks at them."""
+
+    def record() -> None:
+        kit = Kit(tmp_path, run_id=RUN)
+        decoder = Decoder(tmp_path)
+        for number in range(25):
+            kit.open_session(f"s{number}")
+            kit.call(f"s{number}", parent=kit.call(f"s{number}"))
+            kit.close_session(f"s{number}", reward=1.0)
+            kit.cut()
+            decoder.catch_up()
+        decoder.close()
+        kit.close()
+
+    with ThreadPoolExecutor(1) as recorder:
+        done = recorder.submit(record)
+        looks = 0
+        while not done.done() or looks == 0:
+            if Dataset(tmp_path).runs():
+                assert whole(tmp_path).findings == []
+                looks += 1
+        done.result()
+    assert looks > 1
+    assert whole(tmp_path).stats.calls == 50
 
 
 def test_a_lost_call(journalled: Path) -> None:
@@ -259,7 +287,7 @@ def test_a_row_twice_and_a_trainable_call_in_no_row(good: Path) -> None:
     edit(good, "calls", lambda rows: [*rows, rows[0]])
     assert Kind.TWICE in kinds(recorded(Dataset(good), RUN))
     edit_samples(good, lambda rows: rows[:1])
-    missing = [f for f in recorded(Dataset(good), RUN).findings if f.kind is Kind.UNTRAINED]
+    missing = [f for f in whole(good).findings if f.kind is Kind.UNTRAINED]
     assert [f.where for f in missing] == [("b-0", "b-5")], "the retried call b-1 is left out on purpose"
 
 
