@@ -55,7 +55,9 @@ class Continuation:
 
     def able(self) -> bool:
         replica = self.asking.replica
-        if replica is None or not replica.abilities.token_in or self.outgoing.path != CHAT_PATH:
+        if replica is None or not (replica.engine.continues and replica.abilities.token_in):
+            return False
+        if self.outgoing.path != CHAT_PATH:
             return False
         count = bytes(splice.members(self.outgoing.body).get("n", b"null"))
         return count in (b"null", b"1")

@@ -27,6 +27,8 @@ __all__ = ["Fault", "Gate", "ScriptedEngine", "Served", "Turn", "WordTokenizer"]
 
 
 CONTINUE = "/v1/chat/completions/continue"
+PLAIN = ("/tokenize", "/v1/chat/completions/render", "/inference/v1/generate", "/generate", CONTINUE)
+"""Routes that change nothing."""
 
 
 class ScriptedEngine(Shapes):
@@ -110,7 +112,7 @@ class ScriptedEngine(Shapes):
             self.probes.append(path)
             return self._get(path)
         payload = json.loads(await request.read() or b"{}")
-        if path in ("/tokenize", "/v1/chat/completions/render", CONTINUE):
+        if path in PLAIN:
             self.probes.append(path)
             return self._post(path, payload, dict(request.query))
         self.admin.append((path, dict(payload) | dict(request.query)))

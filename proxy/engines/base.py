@@ -158,7 +158,9 @@ class Engine(Protocol):
     start_pattern: bytes
     """Finds that in the route's answer, as its first group."""
     token_in: str | None
-    """The route by which a generation goes on from its ids; None: it has none."""
+    """The route that takes token ids; None: it has none."""
+    continues: bool
+    """A generation that it gave up goes on by that route: see ``continuation``."""
     fallback: str | None
     """The engine that serves in its place where streams give no ids."""
 
@@ -178,4 +180,4 @@ class Engine(Protocol):
     def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
         """For ``token_in``: asks for the rest of the generation that ``body`` asked for, in the shape of the chat route
         (a stream without what was said already; a whole body with the whole message, and the ids and log probs of the
-        rest). None: it cannot go on."""
+        rest). None: it cannot go on, as of no engine that does not say ``continues``."""

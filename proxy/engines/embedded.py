@@ -18,6 +18,7 @@ class Embedded(Vllm):
     start_path: str | None = "/weight_info"
     start_pattern: bytes = rb'"boot_id"\s*:\s*"([^"]+)"'
     token_in: str | None = "/v1/chat/completions/continue"
+    continues: bool = True
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", None, b"null"),
         Cut(b"prompt_token_ids", None, b"null"),

@@ -22,7 +22,8 @@ class LlamaCpp:
     wire: Wire = Wire(developer_is_system=True, tool_text_only=True)
     start_path: str | None = None
     start_pattern: bytes = b""
-    token_in: str | None = None
+    token_in: str | None = "/completion"
+    continues: bool = False
     fallback: str | None = None
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:

@@ -22,6 +22,7 @@ class OpenAI:
     start_path: str | None = None
     start_pattern: bytes = b""
     token_in: str | None = None
+    continues: bool = False
     fallback: str | None = None
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:

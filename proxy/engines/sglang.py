@@ -32,7 +32,8 @@ class Sglang:
     wire: Wire = Wire(developer_is_system=True)
     start_path: str | None = "/server_info"
     start_pattern: bytes = rb'"startup_time"\s*:\s*"?([^,"}\s]+)'
-    token_in: str | None = None
+    token_in: str | None = "/generate"
+    continues: bool = False
     fallback: str | None = "sglang_whole"
     log_prob_cut: Cut = Cut(b"logprobs", b"null", b"null")
 

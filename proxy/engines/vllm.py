@@ -30,7 +30,8 @@ class Vllm:
     wire: Wire = Wire(developer_is_system=True, tool_text_only=True, reasoning=True)
     start_path: str | None = "/metrics"
     start_pattern: bytes = rb"(?m)^process_start_time_seconds (\S+)"
-    token_in: str | None = None
+    token_in: str | None = "/inference/v1/generate"
+    continues: bool = False
     fallback: str | None = None
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", b"null", b"null"),
