@@ -14,6 +14,7 @@ import pytest
 from forge.proxy.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.journal import journal_dir, segment_path
+from forge.storage.sql import views
 from tests.storage.frames_kit import Kit, story
 from tests.storage.test_decoder import check, decode, snapshot
 
@@ -40,6 +41,7 @@ def test_readers_see_whole_files_while_the_decoder_writes(tmp_path: Path) -> Non
     writer = threading.Thread(target=write)
     writer.start()
     counts: list[int] = []
+    wholes: dict[str, tuple[list[int], str]] = {}
     glob = str(tmp_path / "calls" / "**" / "*.parquet")
     while not done.is_set():
         dataset = Dataset(tmp_path)
@@ -50,10 +52,17 @@ def test_readers_see_whole_files_while_the_decoder_writes(tmp_path: Path) -> Non
         if counts[-1]:
             with duckdb.connect() as db:
                 ((seen,),) = db.execute(f"SELECT count(*) FROM '{glob}'").fetchall()
+                db.execute(views(tmp_path))
+                rows = db.execute("SELECT call_id, prompt_ids, messages FROM calls").fetchall()
             assert seen >= counts[-1]
+            assert len(rows) >= seen  # no row waits for a parent that is not there yet
+            wholes.update({call_id: (ids, messages) for call_id, ids, messages in rows})
             assert pq.read_table(tmp_path / "calls").num_rows >= counts[-1]
     writer.join()
     assert failures == []
+    known = {c.call_id: (c.prompt_ids.tolist(), c.messages) for c in Dataset(tmp_path).calls()}
+    assert all(known[call_id] == whole for call_id, whole in wholes.items())
+    assert wholes
     assert counts == sorted(counts)
     check(kit)
 
