@@ -237,5 +237,5 @@ async def test_the_commands_of_the_docs(tmp_path: Path) -> None:
             python = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
             code, out, err = await both(words, env(tmp_path, **python), tmp_path)
             assert code == 0, err
-            assert ("agent.py" in words) == (out == "hello from the policy")
+            assert ("agent.py" in words) == (out.strip() == "hello from the policy")
     assert len(list(Dataset(tmp_path / "data").calls())) == len(lines) - 1  # one of them only installs
