@@ -15,6 +15,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from forge.proxy import splice
+from forge.proxy.dialects.assistant import AssistantTurn
 from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.gemini_media import MEDIA, chat_media
 from forge.proxy.dialects.gemini_node import Node
@@ -52,15 +53,8 @@ class _Assistant:
     calls: list[dict[str, Any]] = field(default_factory=list)
 
     def message(self) -> dict[str, Any]:
-        content = self.content if self.content is not None or self.calls else ""
-        message: dict[str, Any] = {"role": "assistant", "content": content}
-        reasoning = self.thoughts if self.signed is None else self.signed
-        if reasoning:
-            # The older name too: which one a policy server reads differs by version.
-            message |= {"reasoning": reasoning, "reasoning_content": reasoning}
-        if self.calls:
-            message["tool_calls"] = self.calls
-        return message
+        thought = self.thoughts if self.signed is None else self.signed
+        return AssistantTurn(thought, self.content, self.calls).message()
 
 
 class History:

@@ -8,7 +8,6 @@ not extend the last one; and nothing may stand between a message's calls and the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.asked import NULL
+from forge.proxy.dialects.assistant import AssistantTurn
 from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.messages_parts import Block, Content, Part, chat_parts, joined
 from forge.proxy.dialects.spacing import spaced
@@ -36,26 +36,6 @@ _entry: Final = msgspec.json.Decoder(Entry)
 _content: Final = msgspec.json.Decoder(Content)
 
 
-@dataclass(slots=True)
-class _Assistant:
-    """The assistant message that is being put together."""
-
-    reasoning: str = ""
-    content: str | None = None
-    calls: list[dict[str, Any]] = field(default_factory=list)
-
-    def message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            # The older name too: which one a policy server reads differs by version.
-            message |= {"reasoning": self.reasoning, "reasoning_content": self.reasoning}
-        if self.calls:
-            message["tool_calls"] = self.calls
-        elif self.content is None:
-            message["content"] = ""
-        return message
-
-
 class History:
     """Entries in, messages out."""
 
@@ -63,7 +43,7 @@ class History:
         self.messages: list[dict[str, Any]] = []
         self.notices: list[Mapping[str, Any]] = []
         """What could not be said in chat."""
-        self._open: _Assistant | None = None
+        self._open: AssistantTurn | None = None
         self._order: dict[str, int] = {}
         """The calls of the last assistant message, by id."""
         self._results: list[dict[str, Any]] = []
@@ -191,11 +171,11 @@ class History:
 
     # Order
 
-    def _turn(self, *, new: bool = False) -> _Assistant:
+    def _turn(self, *, new: bool = False) -> AssistantTurn:
         if new:
             self._end_turn()
         if self._open is None:
-            self._open = _Assistant()
+            self._open = AssistantTurn()
         return self._open
 
     def _end_turn(self) -> None:

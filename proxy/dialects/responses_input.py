@@ -11,13 +11,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
+from forge.proxy.dialects.assistant import AssistantTurn
 from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.responses_tools import (
     LOCAL_SHELL,
@@ -78,26 +78,6 @@ def hide_reasoning(text: str) -> str:
     return REASONING_MARK + base64.b64encode(text.encode()).decode()
 
 
-@dataclass(slots=True)
-class _Assistant:
-    """The assistant message that is being put together."""
-
-    reasoning: str = ""
-    content: str | None = None
-    calls: list[dict[str, Any]] | None = None
-
-    def message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            # The older name too: which one a policy server reads differs by version.
-            message |= {"reasoning": self.reasoning, "reasoning_content": self.reasoning}
-        if self.calls:
-            message["tool_calls"] = self.calls
-        elif self.content is None:
-            message["content"] = ""
-        return message
-
-
 class History:
     """Items in, messages out."""
 
@@ -107,7 +87,7 @@ class History:
         """Declared in the input instead of in ``tools``."""
         self.notices: list[Mapping[str, Any]] = []
         """What could not be said in chat."""
-        self._open: _Assistant | None = None
+        self._open: AssistantTurn | None = None
         self._images: list[dict[str, Any]] = []
 
     def add_input(self, value: Raw | bytes) -> None:
@@ -180,7 +160,6 @@ class History:
     def _call(self, item: Item, name: str, arguments: str) -> None:
         turn = self._turn()
         call_id = item.call_id or item.id or ""
-        turn.calls = turn.calls or []
         turn.calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
 
     def _call_output(self, item: Item) -> None:
@@ -195,10 +174,10 @@ class History:
     def _more_tools(self, item: Item) -> None:
         self.tools += item.tools or ()
 
-    def _turn(self, *, new: bool = False) -> _Assistant:
+    def _turn(self, *, new: bool = False) -> AssistantTurn:
         if self._open is None or new:
             self._close()
-            self._open = _Assistant()
+            self._open = AssistantTurn()
         return self._open
 
     def _close(self) -> None:
