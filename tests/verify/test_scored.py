@@ -148,11 +148,12 @@ async def test_stale_kv(tmp_path: Path, smollm2: Path, other_weights: Path) -> N
 async def test_dropped_tool_tokens(tmp_path: Path, calls: list[Call], fresh: ModelScorer, smollm2: Path) -> None:
     """Field cases 125, 131, 132: a parser took away ids of a tool call, and the engine counts as it did."""
     said = json.loads(calls[0].response or "{}")
-    tool = {"id": "t", "type": "function", "function": {"name": "run", "arguments": '{"cmd": "ls"}'}}
+    # A name that the model's own words do not hold by chance.
+    tool = {"id": "t", "type": "function", "function": {"name": "zq7_run", "arguments": '{"cmd": "ls"}'}}
     dropped = replace(calls[0], response=json.dumps(said | {"tool_calls": [tool]}))
     report = await audited(tmp_path / "model", [dropped, *calls[1:]], fresh)
     assert kinds(report) == {Kind.TEXT}
-    assert where(report, Kind.TEXT) == (f"{dropped.call_id} (a call of the tool 'run')",)
+    assert where(report, Kind.TEXT) == (f"{dropped.call_id} (a call of the tool 'zq7_run')",)
     async with serving(smollm2, version="1") as served:
         report = await audited(tmp_path / "server", [dropped], await scorer_of(served))
     assert kinds(report) == {Kind.TEXT}
