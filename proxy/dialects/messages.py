@@ -8,18 +8,13 @@ nobody here knows can change nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 
-from forge.proxy import splice
 from forge.proxy.dialects.base import NO_TARGET, Answer, Outgoing, Overrides, Target
-from forge.proxy.dialects.chat import prepare
-from forge.proxy.dialects.hints import field_hints
 from forge.proxy.dialects.messages_answer import MessageComposer
 from forge.proxy.dialects.messages_errors import engine_error_body, error_body, error_event
 from forge.proxy.dialects.messages_request import Translated, translate
-from forge.proxy.dialects.translated import Streamed, Whole
+from forge.proxy.dialects.translated import Streamed, Whole, prepared
 from forge.proxy.engines.base import Engine
 
 
@@ -32,17 +27,7 @@ class Messages:
     def request(
         self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
-        translated = translate(body)
-        outgoing = prepare(
-            splice.rebuild(translated.members),
-            translated.members,
-            engine=engine,
-            overrides=overrides,
-            stream=translated.stream,
-            notices=translated.notices,
-        )
-        hints = {**outgoing.hints, **field_hints(splice.members(body))}
-        return replace(outgoing, edited=True, hints=hints, context=translated)
+        return prepared(body, translate(body), engine=engine, overrides=overrides)
 
     def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:
         translated: Translated = outgoing.context

@@ -5,19 +5,16 @@ Owns this format's errors and its keepalive; requests are ``responses_request``'
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from forge.proxy import splice
 from forge.proxy.dialects.base import NO_TARGET, Answer, Outgoing, Overrides, Target
-from forge.proxy.dialects.chat import error_body, prepare
+from forge.proxy.dialects.chat import error_body
 from forge.proxy.dialects.engine_errors import read_error
-from forge.proxy.dialects.hints import field_hints
 from forge.proxy.dialects.responses_answer import ResponseComposer
 from forge.proxy.dialects.responses_request import Translated, translate
-from forge.proxy.dialects.translated import Streamed, Whole
+from forge.proxy.dialects.translated import Streamed, Whole, prepared
 from forge.proxy.engines.base import Engine
 
 OVERFLOW_CODE: Final = "context_length_exceeded"
@@ -33,18 +30,7 @@ class Responses:
     def request(
         self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
-        translated = translate(body)
-        chat = splice.rebuild(translated.members)
-        outgoing = prepare(
-            chat,
-            translated.members,
-            engine=engine,
-            overrides=overrides,
-            stream=translated.stream,
-            notices=translated.notices,
-        )
-        hints = {**outgoing.hints, **field_hints(splice.members(body))}
-        return replace(outgoing, edited=True, hints=hints, context=translated)
+        return prepared(body, translate(body), engine=engine, overrides=overrides)
 
     def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:
         translated: Translated = outgoing.context

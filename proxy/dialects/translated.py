@@ -7,19 +7,43 @@ nothing of the engine itself, so an answer needs no cutting: only what has a pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.dialects.base import ABORT, ABORTED, BROKEN_OFF, UNREADABLE_ANSWER, Hold, Piece
-from forge.proxy.dialects.chat import DONE, last_event
+from forge.proxy.dialects.base import ABORT, ABORTED, BROKEN_OFF, UNREADABLE_ANSWER, Hold, Outgoing, Overrides, Piece
+from forge.proxy.dialects.chat import DONE, last_event, prepare
+from forge.proxy.dialects.hints import field_hints
 from forge.proxy.engines.answers import error_text
+from forge.proxy.engines.base import Engine
 from forge.proxy.engines.shapes import Message
 from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import EventTooLarge, Splitter
+
+
+class Translation(Protocol):
+    """A request as chat; what else the format's answer needs is its own."""
+
+    @property
+    def members(self) -> Mapping[str, bytes | Raw]: ...
+
+    @property
+    def notices(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def stream(self) -> bool: ...
+
+
+def prepared(body: bytes, made: Translation, *, engine: Engine, overrides: Overrides) -> Outgoing:
+    """``made`` ready for the engine, with the hints of the harness's own ``body``."""
+    chat = splice.rebuild(made.members)
+    outgoing = prepare(chat, made.members, engine=engine, overrides=overrides, stream=made.stream, notices=made.notices)
+    hints = {**outgoing.hints, **field_hints(splice.members(body))}
+    return replace(outgoing, edited=True, hints=hints, context=made)
 
 
 class PromptDetails(msgspec.Struct):
