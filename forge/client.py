@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, Self
 import aiohttp
 import msgspec
 
-from forge.proxy import wire
-from forge.proxy.publish import Published
+from forge.proxy.control import wire
+from forge.proxy.upstreams.publish import Published
 from forge.storage.errors import BadInput, ForgeError, Unavailable
 from forge.storage.records import Call, Sample, Session
 
@@ -82,14 +82,14 @@ class ControlClient:
             await self._http.close()
 
     async def open_session(self, **spec: Any) -> Ticket:
-        """``spec``: fields of ``forge.proxy.session_spec.SessionSpec``. Raises ``NoCapacity`` if the proxy is full."""
+        """``spec``: fields of ``forge.proxy.sessions.spec.SessionSpec``. Raises ``NoCapacity`` if the proxy is full."""
         return Ticket(**await self._ask("POST", "/sessions", spec))
 
     async def session(self, session_id: str) -> Session:
         return _session((await self._ask("GET", f"/sessions/{session_id}"))["session"])
 
     async def close_session(self, session_id: str, **outcome: Any) -> Closed:
-        """``outcome``: fields of ``forge.proxy.session_spec.Outcome``; ``reward=None`` declares that there is none."""
+        """``outcome``: fields of ``forge.proxy.sessions.spec.Outcome``; ``reward=None`` declares that there is none."""
         answer = await self._ask("POST", f"/sessions/{session_id}/close", outcome, timeout_s=CLOSE_S)
         samples = [wire.sample(values) for values in answer["samples"]]
         return Closed(_session(answer["session"]), samples, CallSummary(**answer["calls"]))

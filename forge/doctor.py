@@ -23,7 +23,7 @@ from forge.client import ControlClient
 from forge.proxy.app import Running, serve
 from forge.proxy.config import Limits, ProxyConfig, Record
 from forge.proxy.engines.base import Abilities
-from forge.proxy.pool import Replica
+from forge.proxy.upstreams.pool import Replica
 from forge.runners import find as find_runner
 from forge.scratch import scratch as temporary
 from forge.stack import embedded_policy, reached

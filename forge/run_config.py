@@ -12,7 +12,7 @@ from typing import Any, Final
 from forge.adapters.harnesses.base import HarnessAdapter
 from forge.proxy.config import Record
 from forge.proxy.intercept.hosts import Rules
-from forge.proxy.session_spec import HistoryMode
+from forge.proxy.sessions.spec import HistoryMode
 from forge.runners.base import Runner
 from forge.storage.errors import BadInput
 from forge.storage.names import check_name

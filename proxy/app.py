@@ -19,25 +19,25 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from forge.proxy.archive import Archive
 from forge.proxy.config import TOKEN_FILE, ProxyConfig
-from forge.proxy.control import ControlPlane
-from forge.proxy.control_pool import PoolRoutes
-from forge.proxy.decoder import command
-from forge.proxy.decoding import DecoderProcess
+from forge.proxy.control.pool import PoolRoutes
+from forge.proxy.control.server import ControlPlane
 from forge.proxy.deps import Deps
-from forge.proxy.history import Shared
+from forge.proxy.door.keys import Keys, private_file
+from forge.proxy.door.server import DataPlane
 from forge.proxy.ids import IdSource
-from forge.proxy.keys import Keys, private_file
-from forge.proxy.pool import Pool
-from forge.proxy.recorder import Recorder
-from forge.proxy.replicas import join, watch
-from forge.proxy.restore import Memory, remember
-from forge.proxy.server import DataPlane
-from forge.proxy.sessions import Registry
+from forge.proxy.recording.decoder import command
+from forge.proxy.recording.decoding import DecoderProcess
+from forge.proxy.recording.recorder import Recorder
+from forge.proxy.sessions.archive import Archive
+from forge.proxy.sessions.history import Shared
+from forge.proxy.sessions.registry import Registry
+from forge.proxy.sessions.restore import Memory, remember
 from forge.proxy.tasks import Tasks
 from forge.proxy.upkeep import drain, upkeep
-from forge.proxy.upstream import EngineClient, read_key
+from forge.proxy.upstreams.client import EngineClient, read_key
+from forge.proxy.upstreams.pool import Pool
+from forge.proxy.upstreams.replicas import join, watch
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.files import write_whole
 from forge.storage.journal import JournalWriter

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from forge.proxy.session_spec import HistoryMode
+from forge.proxy.sessions.spec import HistoryMode
 from forge.storage.errors import BadInput
 from forge.storage.names import check_name
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from forge.proxy.config import ProxyConfig
-from forge.proxy.history import Shared
+from forge.proxy.door.keys import Keys
 from forge.proxy.ids import IdSource
-from forge.proxy.keys import Keys
 from forge.proxy.metrics import Metrics
-from forge.proxy.pool import Pool, State
-from forge.proxy.recorder import Recorder
-from forge.proxy.session_spec import Policy
-from forge.proxy.sessions import Registry
-from forge.proxy.upstream import EngineClient
+from forge.proxy.recording.recorder import Recorder
+from forge.proxy.sessions.history import Shared
+from forge.proxy.sessions.registry import Registry
+from forge.proxy.sessions.spec import Policy
+from forge.proxy.upstreams.client import EngineClient
+from forge.proxy.upstreams.pool import Pool, State
 
 
 @dataclass(slots=True, kw_only=True)

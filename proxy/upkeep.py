@@ -7,10 +7,10 @@ import logging
 import time
 from typing import Final
 
-from forge.proxy.decoding import DecoderProcess
 from forge.proxy.deps import Deps
-from forge.proxy.pool import PAUSED, PUBLISHING
-from forge.proxy.session_spec import Outcome
+from forge.proxy.recording.decoding import DecoderProcess
+from forge.proxy.sessions.spec import Outcome
+from forge.proxy.upstreams.pool import PAUSED, PUBLISHING
 from forge.storage.journal import JournalFull
 from forge.storage.records import SessionStatus
 

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
         A running proxy has its own decoder; use this for a data directory whose proxy has ended, or with --rebuild.
         """
-        from forge.proxy import decoder
+        from forge.proxy.recording import decoder
         from forge.storage.dataset import existing
 
         if follow_parent is None:  # a proxy's decoder may be there before its first frame

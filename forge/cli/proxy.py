@@ -15,7 +15,7 @@ import typer
 
 from forge.option_values import json_object, size_in_bytes
 from forge.proxy.config import Durability, ProxyConfig, Record
-from forge.proxy.session_spec import HistoryMode
+from forge.proxy.sessions.spec import HistoryMode
 from forge.storage.errors import ForgeError
 
 

@@ -14,7 +14,7 @@ from forge.cli.intercept import Map
 from forge.option_values import json_object
 from forge.proxy.config import Record
 from forge.proxy.intercept.hosts import Others, Rules, rules
-from forge.proxy.session_spec import HistoryMode
+from forge.proxy.sessions.spec import HistoryMode
 from forge.storage.errors import BadInput, Exit
 from forge.storage.records import Purpose
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.echo import STATE_MARKS
+from forge.proxy.sessions.echo import STATE_MARKS
 
 FIELDS: Final = ("prompt_cache_key", "metadata", "client_metadata", "user", "session_id")
 TEXT_LEN: Final = 2000

@@ -17,7 +17,7 @@ import pytest
 from forge.adapters.harnesses import HARNESSES, find
 from forge.adapters.harnesses.base import HarnessAdapter, Launch, LaunchRequest
 from forge.adapters.harnesses.packages import cache_folder
-from forge.proxy.session_spec import HistoryMode
+from forge.proxy.sessions.spec import HistoryMode
 from tests.harnesses.acting import HELLO, Script, ending, run, side
 from tests.harnesses.cell import Cell, facts, through_proxy
 from tests.harnesses.results import EVERYTHING, NOT_HERE, keep

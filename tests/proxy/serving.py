@@ -14,9 +14,9 @@ import aiohttp
 
 from forge.client import ControlClient
 from forge.proxy.app import Running, serve
-from forge.proxy.assembly import Assembly
 from forge.proxy.config import Limits, ProxyConfig, Record
-from forge.proxy.decode import decode_call
+from forge.proxy.recording.assembly import Assembly
+from forge.proxy.recording.decode import decode_call
 from forge.storage.frames import AnyFrame, Close, Cut, Open
 from forge.storage.journal import Entry, JournalReader, journal_dir
 from forge.storage.records import Call

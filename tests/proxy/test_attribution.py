@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from forge.proxy.attribution import signs, stored
-from forge.proxy.history import History, Shared, fingerprint
-from forge.proxy.kinds import Seen, kind_of
+from forge.proxy.sessions.attribution import signs, stored
+from forge.proxy.sessions.history import History, Shared, fingerprint
+from forge.proxy.sessions.kinds import Seen, kind_of
 
 TURN = {"session_id": "s", "thread_id": "t2", "request_kind": "turn"}
 

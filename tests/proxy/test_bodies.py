@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge.proxy.bodies import FRAMES_MAX, decompress
-from forge.proxy.refusal import Refused
+from forge.proxy.door.bodies import FRAMES_MAX, decompress
+from forge.proxy.door.refusal import Refused
 from forge.storage.frames import Open
 from tests.engine import Gate, ScriptedEngine, Turn
 from tests.proxy.serving import QUICK, USER, WAIT_S, Serving, calls, serving

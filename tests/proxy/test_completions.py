@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge.proxy.decode import decode_call
 from forge.proxy.dialects.base import BadRequest, Hold, Overrides
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.unstreamed import as_stream
-from forge.proxy.worth import constrained
+from forge.proxy.recording.decode import decode_call
+from forge.proxy.recording.worth import constrained
 from forge.storage.frames import Close, Open
 from forge.storage.records import Call, Untrainable
 from tests.engine import Fault, Turn

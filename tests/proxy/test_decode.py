@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge.proxy.decode import decode_call
-from forge.proxy.worth import constrained
+from forge.proxy.recording.decode import decode_call
+from forge.proxy.recording.worth import constrained
 from forge.storage.frames import Close, Open, seq
 from forge.storage.records import Call, Untrainable, VersionSource
 from tests.proxy.wire import CALL_ID, USER, chunk, stream, usage_chunk

@@ -10,7 +10,7 @@ import anthropic
 import openai
 import pytest
 
-from forge.proxy.routes import Kind, route
+from forge.proxy.door.routes import Kind, route
 from forge.storage.frames import Open
 from tests.proxy.serving import USER, calls, serving
 

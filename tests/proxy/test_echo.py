@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forge.proxy import echo
-from forge.proxy.history import Fingerprint, History, Shared, fingerprint
+from forge.proxy.sessions import echo
+from forge.proxy.sessions.history import Fingerprint, History, Shared, fingerprint
 from tests.proxy.histories import CHANGES, FORMATS, HISTORIES, Json, rewritten, write
 
 DICE = st.integers(0, 1 << 30).map(random.Random)

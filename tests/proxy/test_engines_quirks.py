@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forge.proxy.decode import decode_call
 from forge.proxy.engines import ENGINES
+from forge.proxy.recording.decode import decode_call
 from forge.storage.frames import Close, Open
 from forge.storage.records import Call, Untrainable
 from tests.proxy.test_decode import closed, opened

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from forge.proxy.decode import decode_call
 from forge.proxy.engines import ENGINES
+from forge.proxy.recording.decode import decode_call
 from forge.storage.records import Call, Untrainable
 from tests.proxy.test_decode import closed, opened
 from tests.proxy.wire import USER, answer, documents, run, send, text

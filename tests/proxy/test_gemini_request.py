@@ -12,7 +12,7 @@ from forge.proxy.dialects.base import BadRequest, Outgoing, Overrides, Target
 from forge.proxy.dialects.gemini_node import camel
 from forge.proxy.dialects.gemini_schema import json_schema
 from forge.proxy.dialects.gemini_signature import sign, signed
-from forge.proxy.routes import Kind, route
+from forge.proxy.door.routes import Kind, route
 from tests.proxy.wire import send
 
 M = Target("m")

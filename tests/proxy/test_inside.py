@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from forge.proxy.assembly import Assembly
 from forge.proxy.config import Record
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import Answer, Outgoing, Piece
 from forge.proxy.dialects.chat import Chat
+from forge.proxy.door.routes import CALLS
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Abilities, Engine
-from forge.proxy.pool import Replica
-from forge.proxy.recorder import Recorder
-from forge.proxy.routes import CALLS
+from forge.proxy.recording.assembly import Assembly
+from forge.proxy.recording.recorder import Recorder
+from forge.proxy.upstreams.pool import Replica
 from forge.storage.frames import Close, Cut, Open
 from forge.storage.journal import (
     JournalFull,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from forge.proxy.keys import Keys
-from forge.proxy.session_spec import Budgets
+from forge.proxy.door.keys import Keys
+from forge.proxy.sessions.spec import Budgets
 from forge.storage.frames import Open
 from tests.engine import Turn
 from tests.proxy.serving import USER, Serving, calls, events, serving

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from forge.client import ControlClient
-from forge.proxy.call import CALL_HEADER
+from forge.proxy.calls.call import CALL_HEADER
 from forge.storage.dataset import Dataset
 from forge.storage.records import Call
 from tests.engine import ScriptedEngine, Turn

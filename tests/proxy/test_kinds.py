@@ -7,9 +7,9 @@ import json
 import pytest
 from multidict import CIMultiDict
 
-from forge.proxy.attribution import signs
 from forge.proxy.dialects.hints import chat_hints
-from forge.proxy.kinds import Seen, kind_of
+from forge.proxy.sessions.attribution import signs
+from forge.proxy.sessions.kinds import Seen, kind_of
 from forge.proxy.splice import members
 
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {}}}

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from forge.proxy.config import Record
-from forge.proxy.pool import State
-from forge.proxy.probe import logprobs_mode
+from forge.proxy.upstreams.pool import State
+from forge.proxy.upstreams.probe import logprobs_mode
 from forge.storage.errors import BadInput, Unavailable, Untrainable
 from tests.engine import Fault, ScriptedEngine, Turn
 from tests.proxy.serving import QUICK, WAIT_S, calls, events, serving

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge.proxy.config import ProxyConfig
-from forge.proxy.replicas import join
+from forge.proxy.upstreams.replicas import join
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.frames import Close, Open, Policy
 from tests.engine import Gate, ScriptedEngine, Turn

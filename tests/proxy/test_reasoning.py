@@ -18,8 +18,8 @@ from forge.proxy.dialects.base import Outgoing, Overrides
 from forge.proxy.dialects.chat import Chat
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.thinking import KEEP_THINKING
-from forge.proxy.reasoning import ENTRY, Reasoning, keep
-from forge.proxy.session_spec import HistoryMode
+from forge.proxy.sessions.reasoning import ENTRY, Reasoning, keep
+from forge.proxy.sessions.spec import HistoryMode
 from forge.storage.records import Session
 from forge.storage.samples import derive
 from tests.engine import ScriptedEngine, Turn

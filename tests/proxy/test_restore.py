@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from forge.proxy.archive import Forgotten
-from forge.proxy.decoder import Decoder
-from forge.proxy.recorder import RETIRED
-from forge.proxy.restore import remember
-from forge.proxy.session_spec import Outcome, Policy, SessionSpec
+from forge.proxy.recording.decoder import Decoder
+from forge.proxy.recording.recorder import RETIRED
+from forge.proxy.sessions.archive import Forgotten
+from forge.proxy.sessions.restore import remember
+from forge.proxy.sessions.spec import Outcome, Policy, SessionSpec
 from forge.storage.parts import parts_in, table_dir
 from tests.engine import ScriptedEngine, Turn
 from tests.proxy.serving import QUICK, serving

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage.catalog import Catalog
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput

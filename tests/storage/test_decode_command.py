@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from forge.cli import build
 from forge.option_values import size_in_bytes
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage import checkpoint
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput
@@ -105,7 +105,7 @@ def test_a_second_decoder_says_who_holds_the_directory(tmp_path: Path) -> None:
 _PROXY = """
 import os, subprocess, sys
 from pathlib import Path
-from forge.proxy.decoder import command
+from forge.proxy.recording.decoder import command
 child = subprocess.Popen(command(Path(sys.argv[1])))
 print(child.pid, flush=True)
 sys.stdin.read()

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage import checkpoint
 from forge.storage.catalog import Catalog
 from forge.storage.dataset import Dataset
@@ -123,7 +123,7 @@ POINTS = [
 _DIE_AT_EACH = """
 import os, sys
 from pathlib import Path
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage.crash import VARIABLE
 for point in sys.argv[2:]:
     child = os.fork()

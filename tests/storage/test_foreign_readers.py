@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage.columns import TABLES
 from forge.storage.delta import Chain
 from forge.storage.parts import ROW_GROUP_BYTES, parts_in, read_part, run_dir, table_dir, write_part

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.delta import Chain
 from forge.storage.parts import run_dir, table_dir, write_part

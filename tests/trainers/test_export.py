@@ -18,7 +18,7 @@ from forge.adapters.trainers import TRAINERS, prime_rl, skyrl, verl
 from forge.adapters.trainers.base import Arguments
 from forge.cli import build
 from forge.export import ExportConfig, account, export
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Untrainable
 from forge.storage.parts import run_dir, table_dir

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forge.cli import build
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Exit
 from forge.storage.parts import parts_in, table_dir

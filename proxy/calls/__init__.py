@@ -1,0 +1,1 @@
+"""The path of one call: accepted, asked of an engine, delivered, ended."""

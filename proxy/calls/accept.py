@@ -1,0 +1,293 @@
+"""From a request at the door to an accepted call: whose it is, what it is for, what the run lays over it.
+
+After the choice of a replica and before the call's start nothing is awaited, so a publication that waits for running
+calls cannot miss one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from forge.proxy.calls.asking import Asking
+from forge.proxy.calls.call import Exchange
+from forge.proxy.calls.stop import clean_stop
+from forge.proxy.deps import Deps
+from forge.proxy.dialects import DIALECTS
+from forge.proxy.dialects.base import Dialect, Outgoing, Overrides
+from forge.proxy.door.refusal import Refused
+from forge.proxy.door.routes import Route
+from forge.proxy.engines import ENGINES, read
+from forge.proxy.engines.base import Tokens
+from forge.proxy.recording.recorder import wall_us
+from forge.proxy.sessions.attribution import NAMES_AGENTS, Signs, says_retry, signs, stored
+from forge.proxy.sessions.history import Fingerprint, fingerprint
+from forge.proxy.sessions.kinds import Seen, called_subagent, kind_of
+from forge.proxy.sessions.live import Live
+from forge.proxy.sessions.reasoning import keep
+from forge.proxy.sessions.spec import HistoryMode
+from forge.proxy.upstreams.pool import Replica
+from forge.storage.frames import Close, Open
+from forge.storage.records import CallStatus
+
+DEFAULT_ENGINE: Final = "vllm"
+"""How a request is read while no policy server is known."""
+
+
+async def accept(
+    deps: Deps, request: web.BaseRequest, where: Route, body: bytes, live: Live | None, rule: str
+) -> web.StreamResponse:
+    """Serves the call. ``live`` is None for a request without a key of ours."""
+    dialect = DIALECTS[where.dialect]
+    replica = await _choose(deps, live)
+    if deps.draining:
+        raise Refused(503, "draining", "this proxy is stopping")
+    call_id = deps.ids.call_id()
+    if live is not None and not live.is_open:
+        raise _late(deps, Arrival(request, dialect, body, call_id, live, rule))
+    alike = replica or deps.pool.first()
+    engine = alike.engine if alike else ENGINES[DEFAULT_ENGINE]
+    overrides = _overrides(deps, live, replica)
+    outgoing = dialect.request(body, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
+    said = signs(request.headers, outgoing.hints)
+    seen = fingerprint(body)
+    if live is None:
+        live, rule = _implicit(deps, said, seen)
+    budget = live.spent()
+    if budget is not None:
+        return await clean_stop(request, dialect, outgoing, engine=engine, call_id=call_id, budget=budget)
+    place: bytes | None = None
+    if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
+        outgoing, place = keep(outgoing, live.reasoning, engine.name)
+    arrival = Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said, seen)
+    arrival = replace(arrival, agent_id=_agent(arrival, seen))
+    return await _serve(deps, replace(arrival, retry_of=_retry(arrival)), place)
+
+
+async def _choose(deps: Deps, live: Live | None) -> Replica | None:
+    """The replica that the request is written for. One that is about to come up is waited for here, before there is a
+    call: what is sent must suit the server that gets it."""
+    limits = deps.config.limits
+    number = 0
+    while True:
+        if not await deps.pool.passed(limits.hold_s):
+            raise Refused(503, "publishing", "new weights have been loading for too long")
+        replica = deps.pool.pick(live.replica if live else None)
+        number += 1
+        if replica is not None or number == limits.attempts:
+            return replica
+        await asyncio.sleep(limits.backoff_s * 2 ** (number - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What is known of a call when it is accepted. The later fields are missing for one that comes late."""
+
+    request: web.BaseRequest
+    dialect: Dialect
+    body: bytes
+    call_id: str
+    live: Live
+    rule: str
+    replica: Replica | None = None
+    outgoing: Outgoing | None = None
+    said: Signs | None = None
+    seen: Fingerprint | None = None
+    retry_of: str | None = None
+    agent_id: str | None = None
+
+    def frame(self, deps: Deps) -> Open:
+        return Open(
+            call_id=self.call_id,
+            session_id=self.live.id,
+            run_id=self.live.record.run_id,
+            boot=deps.recorder.journal.boot,
+            mono_us=deps.recorder.now(),
+            writer=deps.recorder.journal.writer,
+            wall_us=wall_us(),
+            dialect=self.dialect.name,
+            path=self.request.rel_url.raw_path,
+            request_len=len(self.body),
+            attribution=self.rule,
+            headers=stored(self.request.headers),
+            retry_of=self.retry_of,
+            **self._who(),
+            **self._what(),
+            **self._where(),
+        )
+
+    def _who(self) -> dict[str, Any]:
+        record, said = self.live.record, self.said
+        who: dict[str, Any] = {"harness": record.harness, "harness_version": record.harness_version}
+        if said is None or self.outgoing is None:
+            return who
+        kind, rule = kind_of(Seen(self.request.headers, self.outgoing.hints, said, self.agent_id))
+        return {
+            "harness": record.harness or said.harness,
+            "harness_version": record.harness_version or said.harness_version,
+            "agent_id": self.agent_id,
+            "kind": kind.value,
+            "kind_rule": rule,
+        }
+
+    def _what(self) -> dict[str, Any]:
+        outgoing = self.outgoing
+        if outgoing is None:
+            return {"stream": False}
+        return {
+            "stream": outgoing.stream,
+            "sent_len": len(outgoing.body) if outgoing.edited else -1,
+            "model_requested": outgoing.model_requested,
+            "sampling_asked": outgoing.sampling_asked,
+            "sampling_sent": outgoing.sampling_sent,
+            "edits": outgoing.edits,
+        }
+
+    def _where(self) -> dict[str, Any]:
+        replica = self.replica
+        if replica is None:
+            return {}
+        return {
+            "engine": replica.engine.name,
+            "replica": replica.url,
+            "policy_version": replica.policy.version,
+            "policy_lineage": replica.policy.lineage,
+            "weight_digest": replica.policy.digest,
+            "version_source": replica.version_source.value,
+            "logprobs_mode": replica.abilities.logprobs_mode,
+            "sampling_defaults": _text(replica.abilities.sampling_defaults),
+            "template_hash": replica.abilities.template_hash,
+            "tokenizer_hash": replica.abilities.tokenizer_hash,
+        }
+
+
+def _text(defaults: Mapping[str, Any]) -> str | None:
+    return msgspec.json.encode(defaults).decode() if defaults else None
+
+
+async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.StreamResponse:
+    """``place``: the history by which the reply's thinking is remembered, if it is."""
+    outgoing, live = arrival.outgoing, arrival.live
+    task = asyncio.current_task()
+    assert outgoing is not None
+    assert task is not None
+    recording = deps.recorder.open(arrival.frame(deps), arrival.body, outgoing.body if outgoing.edited else b"")
+    if arrival.seen is not None:
+        live.history.note(arrival.seen, arrival.call_id, arrival.agent_id)
+    answer = bytearray()
+    if live.counts_tokens or place is not None:
+        recording.tap = answer
+    asking = Asking(
+        replica=arrival.replica,
+        recording=recording,
+        pool=deps.pool,
+        client=deps.client,
+        limits=deps.config.limits,
+        metrics=deps.metrics,
+    )
+    exchange = Exchange(
+        request=arrival.request, dialect=arrival.dialect, outgoing=outgoing, asking=asking, recording=recording
+    )
+    if place is not None:
+        recording.at_end = lambda: _remember(live, asking.replica, place, bytes(answer))
+    live.begin(recording.call_id, task)
+    deps.metrics.in_flight.inc()
+    try:
+        return await exchange.run()
+    finally:
+        deps.metrics.in_flight.dec()
+        live.unfit_limit = exchange.unfit_limit or live.unfit_limit
+        live.end(recording.call_id)
+        if asking.replica is not None:
+            live.replica = asking.replica.url
+            if live.counts_tokens:
+                _count(live, asking.replica, bytes(answer))
+
+
+def _count(live: Live, replica: Replica, answer: bytes) -> None:
+    """Tokens against the session's budgets, from the engine's own answer."""
+    for choice in _choices(replica, answer):
+        output = len(choice.output_ids) or (choice.completion_tokens or 0)
+        prompt = len(choice.prompt_ids) or (choice.prompt_tokens or 0)
+        live.output_tokens += output
+        live.context = max(live.context, prompt + output)
+
+
+def _remember(live: Live, replica: Replica | None, place: bytes, answer: bytes) -> None:
+    """What the model thought, for the next turn that the harness sends without it."""
+    for choice in _choices(replica, answer) if replica is not None else ():
+        live.reasoning.note(place, choice.message)
+
+
+def _choices(replica: Replica, answer: bytes) -> list[Tokens]:
+    try:
+        return read(replica.engine, answer)
+    except ValueError:
+        return []
+
+
+def _overrides(deps: Deps, live: Live | None, replica: Replica | None) -> Overrides:
+    abilities = replica.abilities if replica else None
+    sampling = live.sampling if live is not None and live.sampling is not None else deps.config.sampling
+    return Overrides(
+        sampling=sampling,
+        model=deps.config.model or (abilities.model if abilities else None),
+        max_tokens_cap=live.tokens_left() if live is not None else None,
+        context_len=abilities.max_model_len if abilities else None,
+        unfit_limit=live.unfit_limit if live is not None else None,
+    )
+
+
+def _implicit(deps: Deps, said: Signs, seen: Fingerprint | None) -> tuple[Live, str]:
+    """The session of a request that names none of ours: by the harness's own id, else by longest prefix."""
+    if said.trace is not None:
+        parent = deps.registry.get(deps.shared.traces.get(said.trace.encode(), ""))
+        if said.agent_id is not None and parent is not None and parent.is_open:
+            return parent, "trace"
+    if said.external_id is not None or seen is None:
+        live = deps.registry.implicit(said.external_id, said.harness, said.harness_version, deps.policy())
+        if said.trace is not None:
+            deps.shared.traces.put(said.trace.encode(), live.id)
+        return live, said.rule if said.external_id is not None else "implicit"
+    known = deps.registry.get(deps.shared.session_of(seen) or "")
+    # A conversation that begins as one did that went on since is another: the same task, run again.
+    if known is not None and known.is_open and not (seen.opens and known.history.went_on(seen)):
+        live, rule = known, "prefix"
+    else:
+        live, rule = deps.registry.implicit(None, said.harness, said.harness_version, deps.policy()), "implicit"
+    deps.shared.note(seen, live.id)
+    return live, rule
+
+
+def _agent(arrival: Arrival, seen: Fingerprint | None) -> str | None:
+    """The sub-agent that asks, as the harness names it, else by content; None for the main one."""
+    live, said, outgoing = arrival.live, arrival.said, arrival.outgoing
+    assert said is not None
+    assert outgoing is not None
+    if said.agent_id is not None or seen is None or (live.record.harness or said.harness) in NAMES_AGENTS:
+        return said.agent_id
+    return live.agents.id_of(seen, helper=called_subagent(str(outgoing.hints.get("first_system") or "")))
+
+
+def _retry(arrival: Arrival) -> str | None:
+    """The call that this one repeats. While that one runs it is a retry only if its client says so: parallel
+    sub-agents may ask the same."""
+    live, seen = arrival.live, arrival.seen
+    earlier = live.history.repeated(seen, arrival.agent_id) if seen is not None else None
+    if earlier in live.running and not says_retry(arrival.request.headers):
+        return None
+    return earlier
+
+
+def _late(deps: Deps, arrival: Arrival) -> Refused:
+    """A call after its session's close: a row of its own, and a 409."""
+    recording = deps.recorder.open(arrival.frame(deps), arrival.body, b"")
+    message = f"session {arrival.live.id} is closed"
+    end = Close(call_id=arrival.call_id, status=CallStatus.LATE.value, http_status=409, error=message)
+    recording.close(end)
+    return Refused(409, "session_closed", message)

@@ -1,0 +1,315 @@
+"""One call's path: accepted by its ``open`` frame, asked of an engine, streamed back, ended by its ``close`` frame.
+
+Owns the order that the promises need: ``open`` before the engine is called, ``data`` before a piece that can be
+acted on, ``close`` before the last one. Every way out, a vanished client included, writes exactly one ``close``.
+Knows dialects and engines by their Protocols only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from aiohttp import web
+
+from forge.proxy.calls.asking import ERROR_TEXT, UNKNOWN_TO_IT, Asking, Failed
+from forge.proxy.calls.continuation import Continuation
+from forge.proxy.calls.delivery import ClientLeft, Delivery
+from forge.proxy.calls.ending import close_frame, ended
+from forge.proxy.config import Limits
+from forge.proxy.dialects.base import ABORT, ABORTED, CHAT_PATH, Answer, Dialect, Outgoing
+from forge.proxy.dialects.engine_errors import read_error
+from forge.proxy.dialects.overlay import limit_of
+from forge.proxy.metrics import Metrics
+from forge.proxy.recording.recorder import Recording
+from forge.proxy.upstreams.client import BrokeOff, Reply, Silent
+from forge.storage.frames import Close
+from forge.storage.journal import JournalFull
+from forge.storage.records import CallStatus
+
+log = logging.getLogger(__name__)
+
+STREAM_TYPE: Final = "text/event-stream"
+BODY_TYPES: Final = (STREAM_TYPE, "application/json")
+TOO_LONG: Final = 400
+"""Among other things: the prompt and the output tokens asked for do not fit the context together."""
+ABORTED_CODE: Final = "generation_aborted"
+LEFT: Final = "the client left before the end"
+CALL_HEADER: Final = "X-Forge-Call-Id"
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One accepted call."""
+
+    request: web.BaseRequest
+    dialect: Dialect
+    outgoing: Outgoing
+    asking: Asking
+    recording: Recording
+    limits: Limits = field(init=False)
+    metrics: Metrics = field(init=False)
+    delivery: Delivery = field(init=False)
+    continuation: Continuation = field(init=False)
+    engine_status: int | None = None
+    content_type: str = ""
+    http_status: int | None = None
+    unfit_limit: int | None = None
+    """Output tokens that did not fit beside the prompt."""
+
+    def __post_init__(self) -> None:
+        self.limits, self.metrics = self.asking.limits, self.asking.metrics
+        self.delivery = Delivery(self.request, self.recording, self.limits.write_s)
+        self.continuation = Continuation(self.asking, self.recording, self.outgoing, self.limits.hold_s)
+
+    async def run(self) -> web.StreamResponse:
+        """Raises ``ClientLeft`` once the call is closed as aborted; a cancelled task does the same."""
+        why = LEFT
+        try:
+            return await self._run()
+        except JournalFull as error:
+            return await self._withhold(error)
+        except asyncio.CancelledError as cut:
+            why = str(cut.args[0]) if cut.args else LEFT
+            raise
+        except ClientLeft:
+            raise
+        except Exception as error:
+            # The boundary of a call: a fault of ours is this call's error, never its client's doing.
+            log.exception("call failed inside the proxy: call_id=%s", self.recording.call_id)
+            return await self._broken(error)
+        finally:
+            if not self.recording.closed:
+                self._close_quietly(CallStatus.ABORTED, why)
+
+    async def _run(self) -> web.StreamResponse:
+        try:
+            reply = await self._ask()
+        except Failed as failed:
+            return await self._fail(failed)
+        try:
+            self.engine_status, self.content_type = reply.status, reply.content_type
+            if reply.status != 200:
+                return await self._engine_error(reply)
+            if reply.content_type not in BODY_TYPES:
+                return await self._fail(self._foreign(reply))
+            if self.outgoing.stream:
+                return await self._stream(reply)
+            return await self._whole(reply)
+        finally:
+            self.asking.end(reply)
+
+    async def _ask(self) -> Reply:
+        """Raises ``Failed``."""
+        path, body = self.outgoing.path, self.outgoing.body
+        reply = await self.asking.send(path, body)
+        if reply.status != TOO_LONG or path != CHAT_PATH or (limit := limit_of(body)) is None:
+            return reply
+        try:
+            said = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
+        except BaseException:
+            self.asking.end(reply)
+            raise
+        if not read_error(reply.status, said).overflow:
+            return replace(reply, said=said)
+        self.unfit_limit = limit
+        return await self.asking.send_without_limit(path, body, reply, said)
+
+    # Answering
+
+    async def _stream(self, reply: Reply) -> web.StreamResponse:
+        headers = {
+            "Content-Type": self.dialect.content_type_stream,
+            "Cache-Control": "no-cache",
+            CALL_HEADER: self.recording.call_id,
+        }
+        await self._start(web.StreamResponse(headers=headers))
+        answer = self._answer()
+        broken: str | None = None
+        cut = False
+        try:
+            async for chunk in self._said(reply, answer):
+                await self.delivery.give(answer.feed(chunk))
+        except BrokeOff as error:
+            broken = f"the policy server broke off: {error}"
+            cut = self.dialect.passes_break and not answer.complete and not isinstance(error, Silent)
+        for piece in answer.finish():
+            self.delivery.hold(piece.data)
+        if answer.finish_reason == ABORT:
+            self.delivery.replace_held(self.dialect.stream_error(code=ABORTED_CODE, message=ABORTED))
+        if cut:
+            self.delivery.drop_held()
+            await self._close(*ended(answer, broken))
+            return self.delivery.cut()
+        await self._close(*ended(answer, broken))
+        return await self.delivery.release()
+
+    async def _whole(self, reply: Reply) -> web.StreamResponse:
+        answer = self._answer()
+        broken: str | None = None
+        try:
+            async for chunk in self._said(reply, answer):
+                for piece in answer.feed(chunk):
+                    self.delivery.hold(piece.data)
+        except BrokeOff as error:
+            broken = f"the policy server broke off: {error}"
+        for piece in answer.finish():
+            self.delivery.hold(piece.data)
+        status = 200 if answer.error is None else 502
+        if answer.finish_reason == ABORT:
+            status = 503
+            self.delivery.replace_held(self.dialect.error(status, code=ABORTED_CODE, message=ABORTED))
+        self.http_status = status
+        await self._close(*ended(answer, broken))
+        return await self._give_body(status)
+
+    async def _said(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+        """The engine's bytes, recorded; where it gave the generation up and goes on, as if it never had."""
+        size = 0
+        able = self.continuation.able()
+        part: Reply | None = reply
+        while part is not None:
+            try:
+                async for chunk in self._chunks(part, answer):
+                    size += len(chunk)
+                    if size > self.limits.answer_bytes and not self.outgoing.stream:
+                        raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
+                    self.recording.data(chunk)
+                    yield self.continuation.feed(chunk) if able else chunk
+            except BrokeOff:
+                if able:
+                    yield self.continuation.rest()
+                raise
+            part = await self.continuation.go_on(self._keep_alive) if able else None
+        if able:
+            yield self.continuation.rest()
+
+    async def _chunks(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+        """The engine's bytes; keepalives to a streaming client that gets none, also where the engine talks and nothing
+        of it is for the client yet."""
+        while True:
+            wait = self.limits.end_s if answer.complete else await self._keep_alive()
+            try:
+                async with asyncio.timeout(wait):
+                    chunk = await reply.chunk()
+            except TimeoutError:
+                if answer.complete:
+                    return
+                continue
+            if not chunk:
+                return
+            yield chunk
+
+    async def _keep_alive(self) -> float | None:
+        """Sends a keepalive if one is due; gives the seconds until the next one. None where there is no stream."""
+        if not self.delivery.started:
+            return None
+        if self.delivery.silent_s >= self.limits.keepalive_s:
+            await self.delivery.write(self.dialect.keepalive)
+        return self.limits.keepalive_s - self.delivery.silent_s
+
+    def _answer(self) -> Answer:
+        assert self.asking.replica is not None
+        return self.dialect.answer(
+            self.outgoing, engine=self.asking.replica.engine, call_id=self.recording.call_id, created=int(time.time())
+        )
+
+    async def _engine_error(self, reply: Reply) -> web.StreamResponse:
+        """The engine's own error, with its status and words."""
+        if reply.status in UNKNOWN_TO_IT:
+            return await self._fail(self._unknown(reply))
+        body = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
+        self.recording.data(body)
+        if reply.status < 400:
+            message = f"the policy server answered {reply.status}, which is no answer to a call"
+            return await self._fail(Failed(502, "upstream_not_an_engine", message))
+        self.delivery.hold(self.dialect.engine_error(reply.status, body, self.outgoing))
+        self.http_status = reply.status
+        await self._close(CallStatus.ERROR, body[:ERROR_TEXT].decode(errors="replace"))
+        passed = {"Retry-After": reply.headers["Retry-After"]} if "Retry-After" in reply.headers else {}
+        return await self._give_body(reply.status, passed)
+
+    def _unknown(self, reply: Reply) -> Failed:
+        """Its words are left out: they are about our key, and some servers quote it."""
+        url = self.asking.replica.url if self.asking.replica else ""
+        message = f"the policy server {url} does not take the proxy's own key ({reply.status}); see --upstream-key-file"
+        return Failed(502, "upstream_unauthorized", message)
+
+    def _foreign(self, reply: Reply) -> Failed:
+        url = f"{self.asking.replica.url if self.asking.replica else ''}{self.outgoing.path}"
+        kind = reply.content_type or "nothing"
+        return Failed(502, "upstream_not_an_engine", f"{url} answered with {kind}: is that a policy server?")
+
+    async def _fail(self, failed: Failed) -> web.StreamResponse:
+        self.delivery.hold(self.dialect.error(failed.status, code=failed.code, message=failed.message))
+        self.http_status = failed.status
+        await self._close(CallStatus.ERROR, f"{failed.code}: {failed.message}")
+        return await self._give_body(failed.status)
+
+    async def _withhold(self, error: JournalFull) -> web.StreamResponse:
+        """The journal does not take the call's end: its client gets an error in place of a completion."""
+        log.error("call withheld: call_id=%s %s", self.recording.call_id, error.message)
+        if self.recording.closed:
+            self._measure(CallStatus.INTERRUPTED)
+        else:
+            self._close_quietly(CallStatus.INTERRUPTED, error.message)
+        message = "the answer could not be recorded, so it is withheld"
+        return await self._end_in_error(503, "recorder_unavailable", message)
+
+    async def _broken(self, error: Exception) -> web.StreamResponse:
+        """A fault inside the proxy. What is already said of the call stays said; then its client is only cut off."""
+        if self.recording.closed:
+            raise ClientLeft from error
+        if not self.delivery.started:
+            self.http_status = 500
+        self._close_quietly(CallStatus.ERROR, f"internal_error: {type(error).__name__} inside the proxy")
+        return await self._end_in_error(500, "internal_error", "the proxy failed; its log says why")
+
+    async def _end_in_error(self, status: int, code: str, message: str) -> web.StreamResponse:
+        """In place of what is held, in the shape that fits what the client has got so far."""
+        if self.delivery.started:
+            self.delivery.replace_held(self.dialect.stream_error(code=code, message=message))
+            return await self.delivery.release()
+        self.delivery.replace_held(self.dialect.error(status, code=code, message=message))
+        return await self._give_body(status)
+
+    async def _start(self, response: web.StreamResponse) -> None:
+        self.http_status = response.status
+        await self.delivery.start(response)
+
+    async def _give_body(self, status: int, extra: dict[str, str] | None = None) -> web.StreamResponse:
+        headers = {"Content-Type": "application/json", CALL_HEADER: self.recording.call_id, **(extra or {})}
+        response = web.StreamResponse(status=status, headers=headers)
+        response.content_length = self.delivery.total()[0]
+        await self._start(response)
+        return await self.delivery.release()
+
+    # Ending
+
+    async def _close(self, status: CallStatus, error: str | None) -> None:
+        """Raises ``JournalFull``: then nothing that is held may go out."""
+        await self.recording.end(self._close_frame(status, error))
+        self._measure(status)
+
+    def _close_quietly(self, status: CallStatus, error: str) -> None:
+        try:
+            self.recording.close(self._close_frame(status, error))
+        except JournalFull as full:
+            log.error("call not closed yet: call_id=%s %s", self.recording.call_id, full.message)
+        self._measure(status)
+
+    def _measure(self, status: CallStatus) -> None:
+        self.metrics.calls.labels(self.dialect.name, status.value).inc()
+        self.metrics.duration.observe((self.recording.recorder.now() - self.recording.opened_us) / 1e6)
+        if self.recording.first_byte_us is not None:
+            self.metrics.first_byte.observe(self.recording.first_byte_us / 1e6)
+
+    def _close_frame(self, status: CallStatus, error: str | None) -> Close:
+        told = {"http_status": self.http_status, "engine_status": self.engine_status, "content_type": self.content_type}
+        spans = self.continuation.spans()
+        size = self.delivery.total()
+        return close_frame(self.asking, size, status=status.value, error=error, version_spans=spans, **told)

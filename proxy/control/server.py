@@ -1,0 +1,216 @@
+"""The control plane: what a trainer or a runner that owns its loop asks of the proxy. Its own port, its own token.
+
+Sessions, rewards, what was recorded, and what is finished are here; the pool and publications in ``control_pool``.
+A session key opens nothing here, and nothing here can be reached through the data plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from forge.proxy.config import is_loopback
+from forge.proxy.control.wire import ARROW, arrow, encode, error, reply
+from forge.proxy.deps import Deps
+from forge.proxy.recording.readback import calls_of
+from forge.proxy.sessions.live import Live
+from forge.proxy.sessions.registry import Full
+from forge.proxy.sessions.spec import Outcome, Reward, SessionSpec
+from forge.proxy.tasks import Tasks
+from forge.storage.errors import BadInput, ForgeError, Unavailable
+from forge.storage.journal import JournalFull
+from forge.storage.names import check_name
+from forge.storage.records import Call
+from forge.storage.samples import samples_of
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+T = TypeVar("T")
+
+BODY_BYTES: Final = 4 << 20
+WAIT_MAX_S: Final = 60.0
+FINISHED_MAX: Final = 1000
+OPEN_ROUTES: Final = ("/healthz", "/readyz")
+STATUS: Final[tuple[tuple[type[ForgeError], int, str], ...]] = (
+    (Full, 429, "no_capacity"),
+    (JournalFull, 503, "recorder_unavailable"),
+    (BadInput, 400, "bad_request"),
+    (Unavailable, 503, "unavailable"),
+    (ForgeError, 409, "refused"),
+)
+
+
+class ControlPlane:
+    def __init__(self, deps: Deps, token: str, tasks: Tasks) -> None:
+        self._deps = deps
+        self._tasks = tasks
+        self._token = f"Bearer {token}".encode()
+        host = deps.config.control_host
+        self._hosts = {"localhost", "127.0.0.1", "[::1]", "::1", host} if is_loopback(host) else None
+
+    def runner(self, more: Sequence[web.RouteDef]) -> web.AppRunner:
+        """``more``: routes made elsewhere, behind the same guard."""
+        app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._guard])
+        app.add_routes(
+            [
+                web.post("/sessions", self._open),
+                web.get("/sessions/{id}", self._session),
+                web.post("/sessions/{id}/close", self._close),
+                web.put("/sessions/{id}/reward", self._reward),
+                web.get("/sessions/{id}/calls", self._calls),
+                web.get("/finished", self._finished),
+                web.get("/capacity", self._capacity),
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._health),
+                web.get("/readyz", self._ready),
+                *more,
+            ]
+        )
+        return web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Host, token, then the handler; every failure is JSON."""
+        if self._hosts is not None and _host(request) not in self._hosts:
+            return error(403, "bad_host", "this name is not served here")
+        # The matched route decides, never the path as text.
+        resource = request.match_info.route.resource
+        if resource is None or resource.canonical not in OPEN_ROUTES:
+            given = request.headers.get("Authorization", "").encode()
+            if not hmac.compare_digest(given, self._token):
+                return error(401, "token_invalid", "this needs the control token as bearer token")
+        try:
+            return await handler(request)
+        except web.HTTPException as problem:
+            return error(problem.status, problem.reason.lower().replace(" ", "_"), problem.text or problem.reason)
+        except ForgeError as problem:
+            status, code = next((status, code) for kind, status, code in STATUS if isinstance(problem, kind))
+            return error(status, code, problem.message, problem.hint)
+
+    async def _open(self, request: web.Request) -> web.Response:
+        spec = await read(request, SessionSpec)
+        idempotency_key = request.headers.get("Idempotency-Key")
+        if idempotency_key:
+            spec = msgspec.structs.replace(spec, idempotency_key=idempotency_key)
+        if spec.run_id is not None:
+            check_name("the run_id", spec.run_id)
+        if self._deps.draining:
+            raise Unavailable("this proxy is stopping", "use another one")
+        live = await self._deps.registry.open(spec, self._deps.policy())
+        base = self._deps.base_url
+        ticket = {
+            "session_id": live.id,
+            "base_url": f"{base}/s/{live.id}/v1",
+            "api_key": self._deps.keys.make(live.id),
+            "policy_version": live.record.policy_version,
+        }
+        return reply(ticket, 201)
+
+    async def _session(self, request: web.Request) -> web.Response:
+        live = await self._live(request)
+        return reply({"session": live.record, "running": len(live.running), "calls": live.calls})
+
+    async def _close(self, request: web.Request) -> web.Response:
+        """Ends the session; answers with it and its samples, as JSON or, if asked for, as an Arrow stream."""
+        outcome = await read(request, Outcome)
+        live = await self._live(request)
+        # It runs to its end also when its client gives up waiting: a session half closed takes no calls, for ever.
+        first = live.is_open
+        session = await self._tasks.finish(self._deps.registry.close(live, outcome))
+        calls = await self._read_back(live)
+        for call in calls if first else ():
+            if call.untrainable_reason is not None:
+                self._deps.metrics.untrainable.labels(call.untrainable_reason).inc()
+        samples = await asyncio.to_thread(samples_of, session, calls)
+        if ARROW in request.headers.get("Accept", ""):
+            headers = {"X-Forge-Session": encode(session).decode()}
+            return web.Response(body=arrow(samples), content_type=ARROW, headers=headers)
+        return reply({"session": session, "samples": samples, "calls": _summary(calls)})
+
+    async def _reward(self, request: web.Request) -> web.Response:
+        reward = await read(request, Reward)
+        # Found last: what is read back gives way to others, and only the one in memory may be changed.
+        live = await self._live(request)
+        return reply({"session": self._deps.registry.reward(live, reward)})
+
+    async def _calls(self, request: web.Request) -> web.Response:
+        return reply({"calls": await self._read_back(await self._live(request))})
+
+    async def _read_back(self, live: Live) -> list[Call]:
+        deps = self._deps
+        places = deps.recorder.positions.get(live.id)
+        return await asyncio.to_thread(
+            calls_of,
+            deps.config.data,
+            deps.recorder.journal.writer,
+            live.record.run_id,
+            live.id,
+            None if places is None else list(places),
+            all_known=not live.restored,
+        )
+
+    async def _finished(self, request: web.Request) -> web.Response:
+        try:
+            wait_s = min(WAIT_MAX_S, max(0.0, float(request.query.get("wait", "0"))))
+        except ValueError:
+            raise BadInput("wait must be a number of seconds", "e.g. /finished?wait=30") from None
+        sessions, cursor = await self._deps.registry.finished(request.query.get("cursor", ""), wait_s, FINISHED_MAX)
+        return reply({"sessions": sessions, "cursor": cursor})
+
+    async def _capacity(self, request: web.Request) -> web.Response:
+        registry = self._deps.registry
+        running = sum(len(live.running) for live in registry.open_ones())
+        open_now = len(registry)
+        return reply(
+            {"sessions": registry.limit, "open": open_now, "free": registry.limit - open_now, "calls": running}
+        )
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self._deps.observe()
+        return web.Response(body=self._deps.metrics.text(), content_type="text/plain")
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return reply({"status": "ok", "base_url": f"{self._deps.base_url}/v1"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        up = any(replica.state == "up" for replica in self._deps.pool.all())
+        ready = up and self._deps.pool.is_open and not self._deps.draining
+        return reply({"ready": ready, "policy_servers_up": up, "open": self._deps.pool.is_open}, 200 if ready else 503)
+
+    async def _live(self, request: web.Request) -> Live:
+        live = await self._deps.registry.find(request.match_info["id"])
+        if live is None:
+            raise web.HTTPNotFound(text=f"no session {request.match_info['id'][:64]!r} here")
+        return live
+
+
+async def read(request: web.Request, kind: type[T]) -> T:
+    """The JSON body as ``kind``; an empty body is an empty object."""
+    try:
+        return msgspec.json.decode(await request.read() or b"{}", type=kind)
+    except msgspec.DecodeError as failure:
+        raise BadInput(
+            f"the body of {request.method} {request.path}: {failure}", "send JSON with known fields"
+        ) from failure
+
+
+def _summary(calls: list[Call]) -> dict[str, Any]:
+    """Counts that tell at a glance whether the session can train."""
+    return {
+        "calls": len({call.call_id for call in calls}),
+        "statuses": dict(Counter(call.status for call in calls)),
+        "untrainable": dict(Counter(call.untrainable_reason for call in calls if call.untrainable_reason)),
+        "output_tokens": sum(len(call.output_ids) for call in calls),
+    }
+
+
+def _host(request: web.Request) -> str:
+    host = request.headers.get("Host", "").strip().lower()
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]

@@ -1,0 +1,1 @@
+"""From calls to frames, and, in another process, from frames to the dataset."""

@@ -1,0 +1,287 @@
+"""The decoder process: follows every journal of a data directory and turns it into the dataset.
+
+One decoder per data directory, by lock. It may lag or die at any moment: the journal is the queue, an interval is
+written the same way twice, and the checkpoint moves only after the parts are there. Decoded segments beyond
+``keep`` bytes are deleted here and nowhere else. Never on a call's path.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from forge.proxy.recording.assembly import Assembly, Interval
+from forge.proxy.recording.projection import CHAIN_BYTES, Projector, Written
+from forge.proxy.recording.rebuild import plan, remove_leftovers
+from forge.storage import checkpoint as checkpoints
+from forge.storage import crash
+from forge.storage.catalog import Catalog
+from forge.storage.dataset import note_recipe
+from forge.storage.errors import BadInput, Unavailable
+from forge.storage.files import lock_file
+from forge.storage.journal import JournalReader, JournalWriter, Position, journal_dir, segment_path, segments, writers
+from forge.storage.recipe import DEFAULT
+
+log = logging.getLogger(__name__)
+
+KEEP_BYTES: Final = 1 << 30
+"""Decoded segments that stay, so that the dataset can be made anew from them."""
+POLL_SECONDS: Final = 0.05
+CATALOG_RETRY_SECONDS: Final = 30.0
+BUSY_FRAMES: Final = 256
+"""A step that found fewer frames is followed by a pause, so that a trickle of calls does not keep a core awake."""
+RETRY_SECONDS: Final = 1.0
+"""Wait after a failed write (a full disk) before the interval is written again."""
+TAKEOVER_SECONDS: Final = 30.0
+"""How long a proxy's decoder waits for the decoder of a dead proxy to end."""
+
+
+def command(data: Path) -> list[str]:
+    """What a proxy starts as its decoder; it ends when the calling process does.
+
+    That process is named, not looked up by the child: it may be dead before the child can ask for its parent.
+    """
+    return [sys.executable, "-m", "forge", "decode", "--data", str(data), "--follow-parent", str(os.getpid())]
+
+
+@dataclass(slots=True)
+class _Follower:
+    """One writer's journal as the decoder sees it."""
+
+    writer: int
+    reader: JournalReader
+    assembly: Assembly
+
+
+class Decoder:
+    """All decoding of one data directory. Holds its lock from the first moment to ``close``."""
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        keep_bytes: int = KEEP_BYTES,
+        catalog_url: str | None = None,
+        chain_bytes: int = CHAIN_BYTES,
+    ) -> None:
+        self.data = data
+        self._chain_bytes = chain_bytes
+        self._keep = keep_bytes
+        self._followers: dict[int, _Follower] = {}
+        (data / "journal").mkdir(parents=True, exist_ok=True)
+        self._lock = lock_file(data / "journal" / "decoder.lock", f"data directory {data} is being decoded")
+        try:
+            self._catalog = Catalog(data, catalog_url)
+            self._catalog_retry = 0.0
+            self._begin()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        for follower in self._followers.values():
+            follower.reader.close()
+        self._catalog.close()
+        os.close(self._lock)
+
+    def step(self) -> int:
+        """Decodes what is there of each journal, a bounded piece of it; gives how many frames that were.
+
+        Raises ``OSError`` when the disk refuses; everything in memory is then as it was after the last checkpoint.
+        """
+        try:
+            return sum(self._step(writer) for writer in writers(self.data))
+        except OSError:
+            self._begin()
+            raise
+
+    def catch_up(self) -> None:
+        """Decodes up to the last cut that is there."""
+        while self.step():
+            pass
+        self.drop_stale()
+
+    def seal(self) -> bool:
+        """Bounds what dead writers left after their last cut. False if there is nothing, or the writers live."""
+        sealed = False
+        for follower in list(self._followers.values()):
+            run_id = follower.assembly.pending_run
+            if run_id is None:
+                continue
+            try:
+                JournalWriter.open(self.data, follower.writer, run_id=run_id).close()
+            except Unavailable as error:
+                log.info("not sealed: %s", error.message)
+                continue
+            sealed = True
+        return sealed
+
+    def start_over(self) -> None:
+        """Everything again from the journal's first frame; parts are replaced as they are made. Raises
+        ``Unavailable`` if the journal does not hold what they were made from."""
+        checkpoints.save(self.data, plan(self.data))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Everything from the checkpoint, as after a start."""
+        for follower in self._followers.values():
+            follower.reader.close()
+        self._followers.clear()
+        self._checkpoint = checkpoints.load(self.data)
+        self._projector = Projector(self.data, self._checkpoint, chain_bytes=self._chain_bytes)
+        remove_leftovers(self.data)
+        try:
+            note_recipe(self.data, DEFAULT)
+        except BadInput as error:
+            log.warning("samples of several recipes in one set: %s; forge decode --rebuild makes them alike", error)
+
+    def _follower(self, writer: int) -> _Follower:
+        found = self._followers.get(writer)
+        if found is None:
+            mark = self._checkpoint.mark(writer)
+            reader = JournalReader(journal_dir(self.data, writer), Position(*mark.oldest))
+            until = Position(*mark.position)
+            found = _Follower(writer, reader, Assembly(writer, boot=mark.boot, replay_until=until))
+            self._followers[writer] = found
+        return found
+
+    def _step(self, writer: int) -> int:
+        follower = self._follower(writer)
+        entries = follower.reader.read()
+        for entry in entries:
+            interval = follower.assembly.feed(entry)
+            if interval is not None:
+                self._project(interval, follower)
+        return len(entries)
+
+    def _project(self, interval: Interval, follower: _Follower) -> None:
+        written = Written()
+        if interval.calls or interval.sessions:
+            crash.point("interval")
+            written = self._projector.write(interval)
+        mark = self._checkpoint.mark(interval.writer)
+        mark.position = (interval.last.segment, interval.last.offset)
+        oldest = follower.assembly.oldest or interval.last
+        mark.oldest = (oldest.segment, oldest.offset)
+        mark.boot = follower.assembly.boot
+        mark.policies |= {p.replica: (p.policy_version, p.policy_lineage, p.weight_digest) for p in interval.policies}
+        made = {str(path.relative_to(self.data)) for path in written.parts}
+        self._checkpoint.stale = [part for part in self._checkpoint.stale if part not in made]
+        self._index(written)
+        checkpoints.save(self.data, self._checkpoint)
+        self._drop_segments(follower)
+
+    def _index(self, written: Written, gone: Iterable[Path] = ()) -> None:
+        """The catalog is never worth stopping for: it says once that it is down, and catches up later.
+
+        Comes before the checkpoint is saved, which remembers whether it is behind: so no crash makes it forget one.
+        """
+        behind = self._checkpoint.catalog_behind
+        if behind and time.monotonic() < self._catalog_retry:
+            return
+        try:
+            if behind:
+                self._catalog.rebuild()
+            elif written.parts or gone:
+                self._catalog.note(written.parts, written.sessions, gone)
+            self._checkpoint.catalog_behind = False
+        except SQLAlchemyError as error:
+            if not behind:
+                log.error("catalog not updated, decoding goes on: %s", str(error).splitlines()[0])
+            self._checkpoint.catalog_behind = True
+            self._catalog_retry = time.monotonic() + CATALOG_RETRY_SECONDS
+
+    def _drop_segments(self, follower: _Follower) -> None:
+        """Deletes decoded segments, oldest first, beyond what is kept. The last one never goes."""
+        mark = self._checkpoint.mark(follower.writer)
+        directory = journal_dir(self.data, follower.writer)
+        needed = min(mark.position[0], mark.oldest[0])
+        done = [segment_path(directory, s) for s in segments(directory) if s < needed]
+        sizes = [path.stat().st_size for path in done]
+        excess = sum(sizes) - self._keep
+        for path, size in zip(done, sizes, strict=True):
+            if excess <= 0:
+                return
+            path.unlink()
+            crash.point("segment-deleted")
+            excess -= size
+
+    def drop_stale(self) -> None:
+        """Parts that a rebuild, now caught up, has not made again."""
+        if not self._checkpoint.stale:
+            return
+        gone = [self.data / part for part in self._checkpoint.stale]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        self._checkpoint.stale = []
+        self._index(Written(), gone)
+        checkpoints.save(self.data, self._checkpoint)
+
+
+def run(
+    data: Path,
+    *,
+    once: bool = False,
+    rebuild: bool = False,
+    keep_bytes: int = KEEP_BYTES,
+    catalog_url: str | None = None,
+    follow_parent: int | None = None,
+) -> None:
+    """The process. ``once`` and ``rebuild``: ends when all that is there is decoded. ``follow_parent``: ends when
+    the parent process, of this pid, has."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    # A Ctrl-C goes to the whole group: the proxy still has to write its last cut, so its decoder waits for it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN if follow_parent is not None else lambda *_: stop.set())
+    decoder = _open(data, keep_bytes, catalog_url, TAKEOVER_SECONDS if follow_parent is not None else 0.0, stop)
+    try:
+        if rebuild:
+            decoder.start_over()
+        if once or rebuild:
+            decoder.catch_up()
+            if decoder.seal():
+                decoder.catch_up()
+        else:
+            _follow(decoder, stop, follow_parent)
+    finally:
+        decoder.close()
+
+
+def _follow(decoder: Decoder, stop: threading.Event, parent: int | None) -> None:
+    """Until told to stop, or the parent is gone; then once more what is there."""
+    failing = False
+    while not stop.is_set() and (parent is None or os.getppid() == parent):
+        frames = 0
+        try:
+            frames = decoder.step()
+            if not frames:
+                decoder.drop_stale()
+            failing = False
+        except OSError as error:
+            if not failing:
+                log.error("decoding waits for the disk: %s", error)
+            failing = True
+        if frames < BUSY_FRAMES:
+            stop.wait(RETRY_SECONDS if failing else POLL_SECONDS)
+    decoder.catch_up()
+
+
+def _open(data: Path, keep: int, url: str | None, patience: float, stop: threading.Event) -> Decoder:
+    """Waits a while for an earlier decoder that is about to end."""
+    while True:
+        try:
+            return Decoder(data, keep_bytes=keep, catalog_url=url)
+        except Unavailable:
+            patience -= POLL_SECONDS
+            if patience <= 0 or stop.wait(POLL_SECONDS):
+                raise
