@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from forge.proxy.config import TOKEN_FILE, ProxyConfig
+from forge.proxy.config import TOKEN_FILE, ProxyConfig, check_public
 from forge.proxy.control.pool import PoolRoutes
 from forge.proxy.control.server import ControlPlane
 from forge.proxy.deps import Deps
@@ -88,7 +88,7 @@ async def serve(config: ProxyConfig) -> AsyncIterator[Running]:
         for url in config.upstreams:
             await join(deps, url, start_s=config.limits.start_s, remembered=memory.policies)
         decoder = _decoder(config, deps)
-        deps.base_url = _url(config.host, data_socket)
+        deps.base_url = check_public(config.public_url) if config.public_url else _url(config.host, data_socket)
         await _listen(stack, DataPlane(deps).runner(), data_socket)
         await _listen(stack, ControlPlane(deps, token, tasks).runner(PoolRoutes(deps, tasks).routes()), control_socket)
         control_url = _url(config.control_host, control_socket)

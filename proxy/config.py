@@ -89,6 +89,8 @@ class ProxyConfig:
     upstreams: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8100
+    public_url: str | None = None
+    """Where harnesses reach the data plane, if not at ``host`` and ``port``: a name in a network of containers."""
     control_host: str = "127.0.0.1"
     control_port: int = 8101
     control_token_file: Path | None = None
@@ -114,6 +116,8 @@ class ProxyConfig:
         check_name("the run", self.run_id)
         for url in self.upstreams:
             check_upstream(url)
+        if self.public_url is not None:
+            check_public(self.public_url)
         if not is_loopback(self.control_host) and self.control_token_file is None:
             raise BadInput(
                 f"the control plane may not listen on {self.control_host} without a token file of its own",
@@ -133,6 +137,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_public(url: str) -> str:
+    """``url`` without a trailing slash or ``/v1``; raises ``BadInput`` on what no harness could be pointed at."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise BadInput(f"not a URL for harnesses: {url!r}", "give one like http://proxy:8100")
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def check_upstream(url: str) -> str:

@@ -37,7 +37,9 @@ def register(app: typer.Typer) -> None:
         control: Annotated[
             str | None, typer.Option(help="Control plane URL of a running proxy. [a proxy is started and stopped]")
         ] = None,
-        control_token_file: Annotated[Path | None, typer.Option(help="That proxy's control token.")] = None,
+        control_token_file: Annotated[
+            Path | None, typer.Option(envvar="FORGE_CONTROL_TOKEN_FILE", help="That proxy's control token.")
+        ] = None,
         data: Annotated[Path, typer.Option(help="Where the dataset is.")] = Path("data"),
         run_name: Annotated[str | None, typer.Option("--run", help="Name of the run. [date and time]")] = None,
         model: Annotated[str | None, typer.Option(help="Model name to ask the policy server for.")] = None,

@@ -22,6 +22,8 @@ from forge.storage.errors import ForgeError
 class Engine(StrEnum):
     AUTO = "auto"
     VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMACPP = "llamacpp"
     EMBEDDED = "embedded"
     OPENAI = "openai"
 
@@ -36,6 +38,9 @@ Upstream = Annotated[
 ]
 Host = Annotated[str, typer.Option(help="Address that harnesses reach.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port that harnesses reach; 0 takes a free one.")]
+PublicUrl = Annotated[
+    str | None, typer.Option(help="URL that harnesses reach it by, where HOST:PORT is not: http://proxy:8100.")
+]
 ControlHost = Annotated[str, typer.Option(help="Address of the control plane.")]
 ControlPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 takes a free one.")]
 TokenFile = Annotated[
@@ -73,6 +78,7 @@ def register(app: typer.Typer) -> None:
         upstream: Upstream = None,
         host: Host = "127.0.0.1",
         port: Port = 8100,
+        public_url: PublicUrl = None,
         control_host: ControlHost = "127.0.0.1",
         control_port: ControlPort = 8101,
         control_token_file: TokenFile = None,
@@ -107,6 +113,7 @@ def register(app: typer.Typer) -> None:
             upstreams=tuple(upstream or ()),
             host=host,
             port=port,
+            public_url=public_url,
             control_host=control_host,
             control_port=control_port,
             control_token_file=control_token_file,

@@ -56,7 +56,9 @@ def register(app: typer.Typer) -> None:
         control: Annotated[
             str | None, typer.Option(help="Control plane URL of a running proxy. [a proxy is started and stopped]")
         ] = None,
-        control_token_file: Annotated[Path | None, typer.Option(help="That proxy's control token.")] = None,
+        control_token_file: Annotated[
+            Path | None, typer.Option(envvar="FORGE_CONTROL_TOKEN_FILE", help="That proxy's control token.")
+        ] = None,
         sampling: Annotated[
             str, typer.Option(help='JSON laid over the training sampling: {"max_tokens": 512}.')
         ] = "{}",

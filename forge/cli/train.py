@@ -41,7 +41,10 @@ def train(
         bool, Option("--unverified", help="Learn also from runs that fail verification (see `forge verify`).")
     ] = False,
     control: Annotated[str | None, Option(help="Control URL of a proxy that is to load the new weights.")] = None,
-    control_token_file: Annotated[Path | None, Option(help="Its token file. Default: DATA/control.token.")] = None,
+    control_token_file: Annotated[
+        Path | None,
+        Option(envvar="FORGE_CONTROL_TOKEN_FILE", help="Its token file. Default: DATA/control.token."),
+    ] = None,
     seed: Annotated[int, Option(help="Seed of every random generator.")] = 0,
     ray: Annotated[str | None, Option(help="Address of a Ray cluster to join. Default: start one here.")] = None,
     out: Annotated[Path | None, Option(help="Folder of metrics.jsonl. Default: DATA/train/<version>.")] = None,

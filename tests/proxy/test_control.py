@@ -368,3 +368,16 @@ async def test_a_call_that_is_held_when_the_proxy_stops_is_told_so(tmp_path: Pat
         async with await held as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (503, "draining")
     assert [e for e in entries(tmp_path / "data") if isinstance(e.frame, Open)] == []
+
+
+async def test_a_proxy_in_a_container_names_the_url_that_harnesses_reach(tmp_path: Path) -> None:
+    async with serving(tmp_path, public_url="http://proxy:8100/v1/") as s:
+        ticket = await s.control.open_session(task_id="task")
+        assert ticket.base_url == f"http://proxy:8100/s/{ticket.session_id}/v1"
+        assert await s.control.base_url() == "http://proxy:8100/v1"
+
+
+@pytest.mark.parametrize("url", ["proxy:8100", "http://", "http://user:pw@proxy:8100", "http://proxy/?key=1"])
+def test_a_url_that_no_harness_could_reach_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(BadInput, match="not a URL for harnesses"):
+        ProxyConfig(data=tmp_path, run_id="r", public_url=url)
