@@ -1,0 +1,58 @@
+"""``python -m bench``: runs the parts, prints what they found, and with ``--write`` the page and its data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from bench import path, report, storage, table
+from bench.figures import Figures
+from bench.lineup import TARGETS
+from bench.setting import Setting, setting
+
+PARTS: Final[dict[str, Callable[[Setting, Figures], None]]] = {
+    "storage": storage.run,
+    "path": path.run,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    found: dict[str, Figures] = {}
+    names = options.only.split(",") if options.only else list(PARTS)
+    targets = tuple(options.targets.split(",")) if options.targets else ()
+    for name in names:
+        with setting(
+            rounds=2 if options.quick else options.rounds,
+            quick=options.quick,
+            minutes=options.minutes,
+            targets=targets,
+            where=options.scratch,
+            profile=options.profile,
+        ) as set_:
+            found[name] = Figures()
+            PARTS[name](set_, found[name])
+    if options.write is not None:
+        report.write(options.write, found)
+    print(table.text(found))
+    print("\n" + table.summary(found))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", help=f"parts, with commas between: {', '.join(PARTS)}")
+    parser.add_argument("--targets", help=f"of the path: {', '.join(TARGETS)}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=2.0, help="how long the open streams last")
+    parser.add_argument("--quick", action="store_true", help="tiny: shows that all of it runs, measures nothing")
+    parser.add_argument("--scratch", type=Path, help="a folder on the disk that journals are measured on")
+    parser.add_argument("--profile", type=Path, help="a file for cProfile's view of our proxy")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to write, and its .json beside it")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
