@@ -35,7 +35,7 @@ def imported(folder: str) -> set[str]:
                 modules.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 modules.update(f"{node.module}.{alias.name}" for alias in node.names)
-    ours = {"forge", "tests", "compression"}  # the last is Python's own from 3.14 on
+    ours = {"forge", "tests", "bench", "compression"}  # the last is Python's own from 3.14 on
     return {m for m in modules if m.split(".")[0] not in {*sys.stdlib_module_names, *ours, *BESIDE}}
 
 
@@ -57,7 +57,7 @@ def test_the_tests_import_only_what_they_declare() -> None:
     everything = names(DECLARED["dependencies"])
     for extra in DECLARED["optional-dependencies"].values():
         everything |= names(extra)
-    assert not undeclared(["tests", "docs"], everything)
+    assert not undeclared(["tests", "docs", "bench"], everything)
 
 
 def test_the_lock_pins_all_but_torch_and_holds_no_address() -> None:
