@@ -17,6 +17,7 @@ DATA/
   calls/run_id=<run>/part-*.parquet       one row per call and choice
   sessions/run_id=<run>/part-*.parquet    one row per session and revision; the highest revision holds
   samples/set=<recipe>/run_id=<run>/...   one row per training sample
+  media/<sha256>                          images, sound and files that requests held, each once
   policy/<version>/, policy/CURRENT       published weights
   catalog.db                              an index of runs, sessions and parts; it can be rebuilt
 ```
@@ -24,6 +25,12 @@ DATA/
 Prompts are stored as deltas: `prompt_prefix_len` ids of the parent's prompt + output, then `prompt_suffix_ids`; a whole
 prompt every 32 links. Messages and tools likewise. `forge.storage.dataset.Dataset` gives them back whole and checks
 `prompt_hash`; the DuckDB views of `forge.storage.sql.views` give them to SQL.
+
+Where a request held base64 of an image, sound or file, `messages` and `request_raw` hold
+`forge-media:sha256:<sha256 of its bytes>` (`sha256-url` where it was spelled for URLs); `MediaStore(DATA).whole(text)`
+of `forge.storage.media` gives the very bytes back. Own text that reads like a reference has a `~` after the first
+colon. `media` lists what the model was shown: a JSON array of `sha256` (null where only a `url` is known), `mime`,
+`message` and `part` (where it stands in `messages`), `tokens` (its ids, where the engine says so; none does yet).
 
 Files of older versions stay readable: `Dataset` gives their rows as of the current schema, and a reader that knows no
 versions finds nulls where they lack a column. Between a file's last page and its footer stand 16 bytes that other

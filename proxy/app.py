@@ -41,6 +41,7 @@ from forge.proxy.upstreams.replicas import join, watch
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.files import write_whole
 from forge.storage.journal import JournalWriter
+from forge.storage.media import MediaStore
 
 TOKEN_BYTES: Final = 32
 TOKEN_CHARS_MIN: Final = 16
@@ -135,6 +136,7 @@ async def _deps(config: ProxyConfig, stack: AsyncExitStack) -> tuple[Deps, Memor
     deps = Deps(
         config=config,
         recorder=recorder,
+        media=MediaStore(config.data),
         keys=keys,
         ids=ids,
         registry=registry,

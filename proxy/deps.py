@@ -14,12 +14,14 @@ from forge.proxy.sessions.registry import Registry
 from forge.proxy.sessions.spec import Policy
 from forge.proxy.upstreams.client import EngineClient
 from forge.proxy.upstreams.pool import Pool, State
+from forge.storage.media import MediaStore
 
 
 @dataclass(slots=True, kw_only=True)
 class Deps:
     config: ProxyConfig
     recorder: Recorder
+    media: MediaStore
     keys: Keys
     ids: IdSource
     registry: Registry

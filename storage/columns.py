@@ -65,11 +65,13 @@ CALLS: Final[tuple[Column, ...]] = (
     _key("kind_rule", "the rule that named the kind"),
     # what
     _key("messages_prefix_len", "messages taken from the parent's messages + response", pa.int32()),
-    _key("messages", "JSON array: the chat messages after that prefix, as the engine got them; none of a raw prompt"),
+    _key("messages", "JSON array: the chat messages after that prefix, as the engine got them; media by reference"),
     Column("tools_hash", TEXT, "hash of the tools; null when there are none"),
     Column("tools", TEXT, "JSON array: the tools; null when they are the parent's"),
     Column("response", TEXT, "JSON object: the assistant message the engine gave"),
-    Column("request_raw", pa.large_binary(), "the harness's own body, where its dialect is not chat"),
+    Column(
+        "request_raw", pa.large_binary(), "the harness's own body, where its dialect is not chat; media by reference"
+    ),
     Column("finish_reason", TEXT, "the engine's finish reason"),
     Column("model_requested", TEXT, "model name the harness sent"),
     Column("model_served", TEXT, "model name the engine answered with"),
@@ -87,7 +89,7 @@ CALLS: Final[tuple[Column, ...]] = (
     Column("top_logprobs", TEXT, "JSON: alternatives per token, where the harness or run asked for them"),
     Column("routed_experts", pa.large_binary(), "expert routing, where the engine gives it"),
     Column("sampling_mask", pa.large_binary(), "kept token ids under truncation, where the engine gives them"),
-    Column("media", TEXT, "JSON array: sha256 of the media in the prompt"),
+    Column("media", TEXT, "JSON array: each of the prompt's media: sha256, mime, message and part it is, tokens"),
     Column("prompt_tokens", pa.int32(), "the engine's own count"),
     Column("completion_tokens", pa.int32(), "the engine's own count"),
     # how
@@ -176,7 +178,7 @@ SAMPLES: Final[tuple[Column, ...]] = (
     _key("token_versions", "runs over masked tokens: version (-1: unknown), count, version, count, ...", INTS),
     Column("temperature", pa.float64(), "sampling temperature; null when turns differ"),
     Column("logprobs_mode", TEXT, "raw or processed"),
-    Column("media", TEXT, "JSON array: sha256 of the media in the sequence"),
+    Column("media", TEXT, "JSON array: each of the sequence's media: sha256, mime, message and part it is, tokens"),
     _key("session_trainable_tokens", "masked tokens of all kept rows of the session", pa.int64()),
     Column("reward", pa.float64(), "the session's reward"),
     Column("reward_components", TEXT, "JSON object"),

@@ -18,7 +18,8 @@ class Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", kw_o
 
 class Open(Frame, tag="open", frozen=True, kw_only=True):
     """A call is accepted. Blobs: the harness's request body (decoded), then the body sent to the engine if
-    ``sent_len`` >= 0 (else the request itself was sent)."""
+    ``sent_len`` >= 0 (else the request itself was sent). Both with references in place of media (``media_text.py``),
+    which are stored by then."""
 
     call_id: str
     session_id: str
@@ -51,7 +52,6 @@ class Open(Frame, tag="open", frozen=True, kw_only=True):
     sampling_asked: str | None = None
     sampling_sent: str | None = None
     edits: str | None = None
-    media: str | None = None
     policy_version: int | None = None
     policy_lineage: str | None = None
     weight_digest: str | None = None

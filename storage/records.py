@@ -160,13 +160,13 @@ class Call:
     kind_rule: str = "default"
 
     messages: str = "[]"
-    """JSON array of the chat messages the engine was given."""
+    """JSON array of the chat messages the engine was given, with references to media (``MediaStore.whole``)."""
     tools: str | None = None
     """JSON array of the tools the engine was given."""
     response: str | None = None
     """JSON object: the assistant message the engine gave, chat form."""
     request_raw: bytes | None = None
-    """The harness's own request body where its dialect is not chat."""
+    """The harness's own request body where its dialect is not chat, with references too."""
     finish_reason: str | None = None
     model_requested: str | None = None
     model_served: str | None = None
@@ -180,7 +180,7 @@ class Call:
     routed_experts: bytes | None = None
     sampling_mask: bytes | None = None
     media: str | None = None
-    """JSON array of the sha256 of the media in the prompt, in order."""
+    """JSON array of the prompt's media, in order (``media_list.Medium``)."""
     prompt_tokens: int | None = None
     """The engine's own count (usage)."""
     completion_tokens: int | None = None

@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 
+from forge.storage.media_list import identities
 from forge.storage.records import Call
 from forge.storage.trajectory import Node, Trajectory
 
 
 def discarded(tree: Trajectory) -> set[int]:
     """Numbers of the nodes that a harness dropped for another reply to the same prompt."""
-    groups: dict[tuple[bytes, str | None, str | None, str | None], list[int]] = defaultdict(list)
+    groups: dict[tuple[bytes, tuple[str, ...], str | None, str | None], list[int]] = defaultdict(list)
     for index, node in enumerate(tree.nodes):
         call = node.call
         if len(call.prompt_ids):
             digest = hashlib.blake2b(call.prompt_ids.tobytes(), digest_size=16).digest()
-            groups[digest, call.media, call.model_served, call.agent_id].append(index)
+            groups[digest, tuple(identities(call.media)), call.model_served, call.agent_id].append(index)
     first = _first_tries([node.call for node in tree.nodes])
     dropped: set[int] = set()
     for group in groups.values():

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from forge.storage.history import THINKING_HEAD, Broken, Continued, History, Said
+from forge.storage.media_list import identities
 from forge.storage.prefixes import Edge, Match, PrefixTree
 from forge.storage.records import Call, JoinCause
 
@@ -66,7 +66,7 @@ class Placer:
 
     def add(self, call: Call) -> Placement:
         """Places ``call`` among the calls added before it, and adds it."""
-        media = msgspec.json.decode(call.media, type=list[str]) if call.media else []
+        media = identities(call.media)
         said = self._history.read(call.messages, call.response, call.tools, call.kind)
         match = self._tree.match(call.prompt_ids)
         exact = self._exact(match, call.model_served, media)

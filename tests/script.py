@@ -12,6 +12,8 @@ from typing import Any
 PIECE = re.compile(r"<\|im_start\|>|<\|im_end\|>|<tool_call>|</tool_call>|<think>|</think>| ?\w+|\s|[^\w\s]")
 EOS = "<|im_end|>"
 SPECIAL = ("<|im_start|>", EOS)
+IMAGE = "<image>"
+"""What a template writes for any picture: all are of one size."""
 Json = dict[str, Any]
 
 
@@ -173,7 +175,7 @@ def markup(message: Json, *, thinks: bool = True, anew: bool = False) -> str:
     ``anew``: arguments are read and written again, as a template does that gets them as values."""
     content = message.get("content") or ""
     if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content)
+        content = "".join(part.get("text", IMAGE) for part in content)
     reasoning = message.get("reasoning")  # as vLLM 0.32, which looks at no other name
     text = f"<think>{reasoning}</think>{content}" if reasoning and thinks else content
     for call in message.get("tool_calls") or ():

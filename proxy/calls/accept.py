@@ -7,32 +7,32 @@ calls cannot miss one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-import msgspec
 from aiohttp import web
 
+from forge.proxy.calls.arrival import Arrival
 from forge.proxy.calls.asking import Asking
 from forge.proxy.calls.call import Exchange
 from forge.proxy.calls.stop import clean_stop
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
-from forge.proxy.dialects.base import Dialect, Outgoing, Overrides
+from forge.proxy.dialects.base import Overrides
 from forge.proxy.door.refusal import Refused
 from forge.proxy.door.routes import Route
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Tokens
-from forge.proxy.recording.recorder import wall_us
-from forge.proxy.sessions.attribution import NAMES_AGENTS, Signs, says_retry, signs, stored
+from forge.proxy.sessions.attribution import NAMES_AGENTS, Signs, says_retry, signs
 from forge.proxy.sessions.history import Fingerprint, fingerprint
-from forge.proxy.sessions.kinds import Seen, called_subagent, kind_of
+from forge.proxy.sessions.kinds import called_subagent
 from forge.proxy.sessions.live import Live
 from forge.proxy.sessions.reasoning import keep
 from forge.proxy.sessions.spec import HistoryMode
 from forge.proxy.upstreams.pool import Replica
-from forge.storage.frames import Close, Open
+from forge.storage.frames import Close
+from forge.storage.media import Taken
+from forge.storage.media_text import escaped, shows_media
 from forge.storage.records import CallStatus
 
 DEFAULT_ENGINE: Final = "vllm"
@@ -44,12 +44,13 @@ async def accept(
 ) -> web.StreamResponse:
     """Serves the call. ``live`` is None for a request without a key of ours."""
     dialect = DIALECTS[where.dialect]
+    taken = await _take(deps, body)
     replica = await _choose(deps, live)
     if deps.draining:
         raise Refused(503, "draining", "this proxy is stopping")
     call_id = deps.ids.call_id()
     if live is not None and not live.is_open:
-        raise _late(deps, Arrival(request, dialect, body, call_id, live, rule))
+        raise _late(deps, Arrival(request, dialect, taken, call_id, live, rule))
     alike = replica or deps.pool.first()
     engine = alike.engine if alike else ENGINES[DEFAULT_ENGINE]
     overrides = _overrides(deps, live, replica)
@@ -64,9 +65,16 @@ async def accept(
     place: bytes | None = None
     if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
         outgoing, place = keep(outgoing, live.reasoning, engine.name)
-    arrival = Arrival(request, dialect, body, call_id, live, rule, replica, outgoing, said, seen)
+    arrival = Arrival(request, dialect, taken, call_id, live, rule, replica, outgoing, said, seen)
     arrival = replace(arrival, agent_id=_agent(arrival, seen))
     return await _serve(deps, replace(arrival, retry_of=_retry(arrival)), place)
+
+
+async def _take(deps: Deps, body: bytes) -> Taken:
+    """The request's media are stored: before there is a call, which is accepted without waiting."""
+    if not shows_media(body):
+        return Taken(escaped(body))
+    return await asyncio.to_thread(deps.media.take, body)
 
 
 async def _choose(deps: Deps, live: Live | None) -> Replica | None:
@@ -84,99 +92,13 @@ async def _choose(deps: Deps, live: Live | None) -> Replica | None:
         await asyncio.sleep(limits.backoff_s * 2 ** (number - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What is known of a call when it is accepted. The later fields are missing for one that comes late."""
-
-    request: web.BaseRequest
-    dialect: Dialect
-    body: bytes
-    call_id: str
-    live: Live
-    rule: str
-    replica: Replica | None = None
-    outgoing: Outgoing | None = None
-    said: Signs | None = None
-    seen: Fingerprint | None = None
-    retry_of: str | None = None
-    agent_id: str | None = None
-
-    def frame(self, deps: Deps) -> Open:
-        return Open(
-            call_id=self.call_id,
-            session_id=self.live.id,
-            run_id=self.live.record.run_id,
-            boot=deps.recorder.journal.boot,
-            mono_us=deps.recorder.now(),
-            writer=deps.recorder.journal.writer,
-            wall_us=wall_us(),
-            dialect=self.dialect.name,
-            path=self.request.rel_url.raw_path,
-            request_len=len(self.body),
-            attribution=self.rule,
-            headers=stored(self.request.headers),
-            retry_of=self.retry_of,
-            **self._who(),
-            **self._what(),
-            **self._where(),
-        )
-
-    def _who(self) -> dict[str, Any]:
-        record, said = self.live.record, self.said
-        who: dict[str, Any] = {"harness": record.harness, "harness_version": record.harness_version}
-        if said is None or self.outgoing is None:
-            return who
-        kind, rule = kind_of(Seen(self.request.headers, self.outgoing.hints, said, self.agent_id))
-        return {
-            "harness": record.harness or said.harness,
-            "harness_version": record.harness_version or said.harness_version,
-            "agent_id": self.agent_id,
-            "kind": kind.value,
-            "kind_rule": rule,
-        }
-
-    def _what(self) -> dict[str, Any]:
-        outgoing = self.outgoing
-        if outgoing is None:
-            return {"stream": False}
-        return {
-            "stream": outgoing.stream,
-            "sent_len": len(outgoing.body) if outgoing.edited else -1,
-            "model_requested": outgoing.model_requested,
-            "sampling_asked": outgoing.sampling_asked,
-            "sampling_sent": outgoing.sampling_sent,
-            "edits": outgoing.edits,
-        }
-
-    def _where(self) -> dict[str, Any]:
-        replica = self.replica
-        if replica is None:
-            return {}
-        return {
-            "engine": replica.engine.name,
-            "replica": replica.url,
-            "policy_version": replica.policy.version,
-            "policy_lineage": replica.policy.lineage,
-            "weight_digest": replica.policy.digest,
-            "version_source": replica.version_source.value,
-            "logprobs_mode": replica.abilities.logprobs_mode,
-            "sampling_defaults": _text(replica.abilities.sampling_defaults),
-            "template_hash": replica.abilities.template_hash,
-            "tokenizer_hash": replica.abilities.tokenizer_hash,
-        }
-
-
-def _text(defaults: Mapping[str, Any]) -> str | None:
-    return msgspec.json.encode(defaults).decode() if defaults else None
-
-
 async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.StreamResponse:
     """``place``: the history by which the reply's thinking is remembered, if it is."""
     outgoing, live = arrival.outgoing, arrival.live
     task = asyncio.current_task()
     assert outgoing is not None
     assert task is not None
-    recording = deps.recorder.open(arrival.frame(deps), arrival.body, outgoing.body if outgoing.edited else b"")
+    recording = arrival.open(deps)
     if arrival.seen is not None:
         live.history.note(arrival.seen, arrival.call_id, arrival.agent_id)
     answer = bytearray()
@@ -286,7 +208,7 @@ def _retry(arrival: Arrival) -> str | None:
 
 def _late(deps: Deps, arrival: Arrival) -> Refused:
     """A call after its session's close: a row of its own, and a 409."""
-    recording = deps.recorder.open(arrival.frame(deps), arrival.body, b"")
+    recording = arrival.open(deps)
     message = f"session {arrival.live.id} is closed"
     end = Close(call_id=arrival.call_id, status=CallStatus.LATE.value, http_status=409, error=message)
     recording.close(end)

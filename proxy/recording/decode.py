@@ -20,6 +20,8 @@ from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Engine, Tokens
 from forge.proxy.recording.worth import untrainable
 from forge.storage.frames import Close, Open, seq
+from forge.storage.media_list import media_of
+from forge.storage.media_text import escaped
 from forge.storage.records import (
     Call,
     Ids,
@@ -30,7 +32,7 @@ from forge.storage.records import (
 
 FROM_OPEN: Final = (
     *("call_id", "run_id", "session_id", "retry_of", "harness", "harness_version", "dialect", "engine"),
-    *("agent_id", "kind", "kind_rule", "model_requested", "media", "sampling_asked", "logprobs_mode"),
+    *("agent_id", "kind", "kind_rule", "model_requested", "sampling_asked", "logprobs_mode"),
     *("template_hash", "tokenizer_hash", "policy_lineage"),
 )
 """Columns that a frame or an answer holds under the same name."""
@@ -85,12 +87,14 @@ def _row(
 ) -> Call:
     version = _versions(open, close, token)
     reason = untrainable(open, asked, close, token, tokens, version)
+    messages = _text(asked.get("messages")) or "[]"
     return Call(
         seq=seq(open),
         choice=choice,
-        messages=_text(asked.get("messages")) or "[]",
+        messages=messages,
+        media=media_of(messages),
         tools=_text(asked.get("tools")),
-        response=msgspec.json.encode(token.message).decode() if token.message else None,
+        response=escaped(msgspec.json.encode(token.message)).decode() if token.message else None,
         replica=close.replica or open.replica,
         request_raw=None if open.dialect == "chat" else request,
         model_served=token.model,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import json
 import random
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from forge.storage.media_list import media_of
 from forge.storage.records import Call, CallKind, CallStatus, JoinCause
 from tests.proof.model import Reply, sample, says, tools
 from tests.proof.templates import Message, Template
@@ -84,8 +86,8 @@ class Adversary:
             messages=json.dumps(thread.messages), tools=json.dumps(thread.tools) if thread.tools else None,
             response=json.dumps(reply.message), finish_reason="stop", model_served=thread.model,
             prompt_ids=np.array(prompt, np.int32), output_ids=np.array(reply.ids, np.int32),
-            output_log_probs=-self._log_probs(len(reply.ids)), media=self._media(thread), start_us=self._clock,
-            end_us=500_000, sampling_sent='{"temperature": 1.0}', policy_version_start=version,
+            output_log_probs=-self._log_probs(len(reply.ids)), media=media_of(json.dumps(thread.messages)),
+            start_us=self._clock, end_us=500_000, sampling_sent='{"temperature": 1.0}', policy_version_start=version,
             policy_version_end=version, trainable=True,
         )  # fmt: skip
         self.calls.append(replace(call, **changes))
@@ -98,11 +100,6 @@ class Adversary:
 
     def _log_probs(self, count: int) -> Any:
         return np.array([self.rng.random() * 3 for _ in range(count)], np.float32)
-
-    def _media(self, thread: Thread) -> str | None:
-        parts = [p for m in thread.messages if isinstance(m["content"], list) for p in m["content"]]
-        shas = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
-        return json.dumps(shas) if shas else None
 
     def _cause(self, thread: Thread, call: Call) -> None:
         """What may be said of a break at this call, if it is one: what was done to the history since the last call,
@@ -281,7 +278,7 @@ class Adversary:
         """A screenshot of the usual size; later another one in its place."""
         shown = [p for m in thread.messages if isinstance(m["content"], list) for p in m["content"] if "image_url" in p]
         self._images += 1
-        url = {"url": f"sha{self._images}"}
+        url = {"url": f"data:image/png;base64,{b64encode(str(self._images).encode()).decode()}"}
         if shown and self.rng.random() < 0.5:
             self.rng.choice(shown)["image_url"] = url
             self._edited(thread)

@@ -16,9 +16,8 @@ from tests.proof.adversary import Adversary
 from tests.proof.templates import Template, all_templates
 from tests.proof.truth import check
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(3000)]
-
 SESSIONS = int(os.environ.get("FORGE_PROOF_SESSIONS", "1000"))
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600 + 2 * SESSIONS)]
 SEED = int(os.environ.get("FORGE_PROOF_SEED") or secrets.randbits(48))
 STEPS = (36, 160)
 """The most steps of a session, and of one in fifty; a step makes one call or two, or none."""

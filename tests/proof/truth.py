@@ -63,7 +63,7 @@ def _tree_is_true(tree: Trajectory) -> None:
 
 
 def _alike(parent: Call, child: Call) -> bool:
-    before, now = json.loads(parent.media or "[]"), json.loads(child.media or "[]")
+    before, now = ([m["sha256"] for m in json.loads(call.media or "[]")] for call in (parent, child))
     return parent.model_served == child.model_served and now[: len(before)] == before
 
 

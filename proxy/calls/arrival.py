@@ -1,0 +1,116 @@
+"""A request that is about to be a call: what is known of it, and its ``open`` frame.
+
+Owns which of that the frame says. Decides nothing: whose the call is, what for, and who serves it was found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from forge.proxy.deps import Deps
+from forge.proxy.dialects.base import Dialect, Outgoing
+from forge.proxy.recording.recorder import Recording, wall_us
+from forge.proxy.sessions.attribution import Signs, stored
+from forge.proxy.sessions.history import Fingerprint
+from forge.proxy.sessions.kinds import Seen, kind_of
+from forge.proxy.sessions.live import Live
+from forge.proxy.upstreams.pool import Replica
+from forge.storage.frames import Open
+from forge.storage.media import Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What is known of a call when it is accepted. The later fields are missing for one that comes late."""
+
+    request: web.BaseRequest
+    dialect: Dialect
+    taken: Taken
+    call_id: str
+    live: Live
+    rule: str
+    replica: Replica | None = None
+    outgoing: Outgoing | None = None
+    said: Signs | None = None
+    seen: Fingerprint | None = None
+    retry_of: str | None = None
+    agent_id: str | None = None
+
+    def open(self, deps: Deps) -> Recording:
+        """Raises ``JournalFull``."""
+        outgoing = self.outgoing
+        sent = self.taken.again(outgoing.body) if outgoing is not None and outgoing.edited else None
+        return deps.recorder.open(self._frame(deps, sent), self.taken.body, sent or b"")
+
+    def _frame(self, deps: Deps, sent: bytes | None) -> Open:
+        return Open(
+            call_id=self.call_id,
+            session_id=self.live.id,
+            run_id=self.live.record.run_id,
+            boot=deps.recorder.journal.boot,
+            mono_us=deps.recorder.now(),
+            writer=deps.recorder.journal.writer,
+            wall_us=wall_us(),
+            dialect=self.dialect.name,
+            path=self.request.rel_url.raw_path,
+            request_len=len(self.taken.body),
+            sent_len=-1 if sent is None else len(sent),
+            attribution=self.rule,
+            headers=stored(self.request.headers),
+            retry_of=self.retry_of,
+            **self._who(),
+            **self._what(),
+            **self._where(),
+        )
+
+    def _who(self) -> dict[str, Any]:
+        record, said = self.live.record, self.said
+        who: dict[str, Any] = {"harness": record.harness, "harness_version": record.harness_version}
+        if said is None or self.outgoing is None:
+            return who
+        kind, rule = kind_of(Seen(self.request.headers, self.outgoing.hints, said, self.agent_id))
+        return {
+            "harness": record.harness or said.harness,
+            "harness_version": record.harness_version or said.harness_version,
+            "agent_id": self.agent_id,
+            "kind": kind.value,
+            "kind_rule": rule,
+        }
+
+    def _what(self) -> dict[str, Any]:
+        outgoing = self.outgoing
+        if outgoing is None:
+            return {"stream": False}
+        return {
+            "stream": outgoing.stream,
+            "model_requested": outgoing.model_requested,
+            "sampling_asked": outgoing.sampling_asked,
+            "sampling_sent": outgoing.sampling_sent,
+            "edits": outgoing.edits,
+        }
+
+    def _where(self) -> dict[str, Any]:
+        replica = self.replica
+        if replica is None:
+            return {}
+        return {
+            "engine": replica.engine.name,
+            "replica": replica.url,
+            "policy_version": replica.policy.version,
+            "policy_lineage": replica.policy.lineage,
+            "weight_digest": replica.policy.digest,
+            "version_source": replica.version_source.value,
+            "logprobs_mode": replica.abilities.logprobs_mode,
+            "sampling_defaults": _text(replica.abilities.sampling_defaults),
+            "template_hash": replica.abilities.template_hash,
+            "tokenizer_hash": replica.abilities.tokenizer_hash,
+        }
+
+
+def _text(defaults: Mapping[str, Any]) -> str | None:
+    return msgspec.json.encode(defaults).decode() if defaults else None
