@@ -17,7 +17,7 @@ import msgspec
 from forge.proxy.control import wire
 from forge.proxy.upstreams.publish import Published
 from forge.storage.errors import BadInput, ForgeError, Unavailable
-from forge.storage.records import Call, Sample, Session
+from forge.storage.records import Call, Sample, Selection, Session
 
 TIMEOUT_S: Final = 60.0
 CLOSE_S: Final = 600.0
@@ -104,6 +104,12 @@ class ControlClient:
     ) -> Session:
         body = {"reward": reward, "reward_components": components, "reward_author": author}
         return _session((await self._ask("PUT", f"/sessions/{session_id}/reward", body))["session"])
+
+    async def select(self, session_id: str, selection: Selection | None) -> Session:
+        """Says of a closed session that it was not chosen for its group; None takes that back."""
+        return _session(
+            (await self._ask("PUT", f"/sessions/{session_id}/selection", {"selection": selection}))["session"]
+        )
 
     async def calls(self, session_id: str) -> list[Call]:
         answer = await self._ask("GET", f"/sessions/{session_id}/calls", timeout_s=CLOSE_S)

@@ -42,11 +42,10 @@ from forge.storage.errors import BadInput, Unavailable
 from forge.storage.files import write_whole
 from forge.storage.journal import JournalWriter
 from forge.storage.media import MediaStore
+from forge.storage.names import CATALOG
 
 TOKEN_BYTES: Final = 32
 TOKEN_CHARS_MIN: Final = 16
-WRITER: Final = 0
-"""This process's journal; workers of one data directory would have others."""
 BACKLOG: Final = 1024
 ANY: Final = ("0.0.0.0", "::", "")
 
@@ -115,16 +114,16 @@ async def _deps(config: ProxyConfig, stack: AsyncExitStack) -> tuple[Deps, Memor
             f"cannot make the data directory {config.data}: {error.strerror}", "choose another"
         ) from error
     limits = config.limits
-    journal = JournalWriter.open(config.data, WRITER, run_id=config.run_id, durability=config.durability.value)
+    journal = JournalWriter.open(config.data, config.writer, run_id=config.run_id, durability=config.durability.value)
     stack.callback(journal.close)
-    memory = await asyncio.to_thread(remember, config.data, WRITER)
+    memory = await asyncio.to_thread(remember, config.data, config.writer)
     recorder = Recorder(journal, limits.cut_bytes, limits.data_frame_bytes)
     keys, ids = Keys.of(config.data), IdSource()
     registry = Registry(
         recorder,
         keys,
         ids,
-        Archive(config.data, WRITER),
+        Archive(config.data, config.writer),
         run_id=config.run_id,
         limit=limits.sessions,
         kept=limits.closed_sessions,
@@ -152,7 +151,9 @@ def _decoder(config: ProxyConfig, deps: Deps) -> DecoderProcess | None:
         return None
 
     keep = ["--journal-keep", config.journal_keep] if config.journal_keep is not None else []
-    return DecoderProcess([*command(config.data), *keep], config.data, deps.recorder)
+    # Not an argument: a URL may hold a password, and everyone on this machine sees arguments.
+    env = {CATALOG: config.catalog} if config.catalog is not None else {}
+    return DecoderProcess([*command(config.data), *keep], config.data, deps.recorder, env)
 
 
 def _token(config: ProxyConfig) -> tuple[str, Path]:

@@ -17,6 +17,8 @@ from forge.storage.errors import BadInput
 from forge.storage.names import check_name
 
 TOKEN_FILE: Final = "control.token"
+WRITERS_MAX: Final = 64
+"""Journals of one data directory: what the order of calls has room for."""
 
 
 class Record(StrEnum):
@@ -86,6 +88,9 @@ class Limits:
 class ProxyConfig:
     data: Path
     run_id: str
+    writer: int = 0
+    """Its journal in the data directory. Proxies that share one have each their own; one of their decoders works for
+    all while the others stand by."""
     upstreams: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8100
@@ -109,11 +114,15 @@ class ProxyConfig:
     """The run ends with this proxy: nobody comes back for its open sessions."""
     decoder: bool = True
     journal_keep: str | None = None
+    catalog: str | None = None
+    """URL of the SQL index; None: a file beside the data."""
     ready_file: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         check_name("the run", self.run_id)
+        if not 0 <= self.writer < WRITERS_MAX:
+            raise BadInput(f"there is no writer {self.writer}", f"give a number from 0 to {WRITERS_MAX - 1}")
         for url in self.upstreams:
             check_upstream(url)
         if self.public_url is not None:

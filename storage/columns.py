@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Written in every file's metadata as ``forge.schema_version``; readers refuse a newer one and lift an older one
 (``migrations.py``). A column that came after version 1 is nullable, so that a reader that knows no versions gets nulls
 where an older file lacks it."""
@@ -146,6 +146,7 @@ SESSIONS: Final[tuple[Column, ...]] = (
     Column("reward_components", TEXT, "JSON object: component to number"),
     Column("reward_author", TEXT, "who set the reward"),
     Column("reward_time", TIME, "when the reward was set"),
+    Column("selection", TEXT, "not_selected: drawn for its group, and others were chosen; else null"),
     Column("sampling", TEXT, "JSON object: the run's sampling"),
     Column("history", TEXT, "as-sent or keep-reasoning, where its opener said so"),
     Column("budgets", TEXT, "JSON object: calls, output_tokens, context, seconds"),

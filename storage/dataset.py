@@ -18,7 +18,7 @@ from forge.storage import rows
 from forge.storage.dataset_calls import UNREADABLE, CallReader, note_damage
 from forge.storage.errors import BadInput
 from forge.storage.files import write_whole
-from forge.storage.parts import Damaged, parts_in, read_part, run_dir, runs_in, table_dir, write_part
+from forge.storage.parts import Damaged, parts_in, read_part, run_dir, runs_in, table_dir, write_part, writer_of
 from forge.storage.recipe import DEFAULT, Recipe
 from forge.storage.records import Call, Sample, Session
 
@@ -46,10 +46,12 @@ class Dataset:
         """A few columns of the calls as Arrow tables, one per part; prompts stay as they are stored."""
         return self._tables(parts_in(table_dir(self.data, "calls"), run_id), "calls", columns)
 
-    def sessions(self, run_id: str | None = None) -> list[Session]:
-        """The latest revision of every session, in the order they were opened."""
+    def sessions(self, run_id: str | None = None, *, writer: int | None = None) -> list[Session]:
+        """The latest revision of every session, in the order they were opened. ``writer``: only of its own."""
         latest: dict[str, Session] = {}
-        for table in self._tables(parts_in(table_dir(self.data, "sessions"), run_id), "sessions"):
+        parts = parts_in(table_dir(self.data, "sessions"), run_id)
+        mine = [path for path in parts if writer is None or writer_of(path) == writer]
+        for table in self._tables(mine, "sessions"):
             for session in rows.sessions(table):
                 known = latest.get(session.session_id)
                 if known is None or known.revision <= session.revision:

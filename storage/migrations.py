@@ -23,7 +23,12 @@ def from_1(table: str, data: pa.Table) -> pa.Table:
     return data
 
 
-MIGRATIONS: Final[dict[int, Callable[[str, pa.Table], pa.Table]]] = {1: from_1}
+def from_2(table: str, data: pa.Table) -> pa.Table:
+    """3: whether a session was chosen for its group."""
+    return _with_nulls(data, "selection", TEXT) if table == "sessions" else data
+
+
+MIGRATIONS: Final[dict[int, Callable[[str, pa.Table], pa.Table]]] = {1: from_1, 2: from_2}
 """Schema version to the function that leads to the next one."""
 
 

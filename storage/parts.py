@@ -82,6 +82,13 @@ def part_name(writer: int, generation: int, first: Position, last: Position) -> 
     return f"part-{writer:02d}-{generation:06d}-{places}.parquet"
 
 
+def writer_of(path: Path) -> int | None:
+    """Whose frames a part holds; None where its name does not say."""
+    _, _, after = path.name.partition("part-")
+    number, _, _ = after.partition("-")
+    return int(number) if number.isdecimal() else None
+
+
 def write_part(path: Path, table: str, rows: Sequence[Row], *, metadata: dict[str, str] | None = None) -> None:
     """Writes the rows, in order, into a file that appears whole."""
     full = schema(table)

@@ -71,6 +71,13 @@ class RewardStatus(StrEnum):
     PENDING = "pending"
 
 
+class Selection(StrEnum):
+    """What became of a session that was drawn for a group."""
+
+    NOT_SELECTED = "not_selected"
+    """Others make its group: its reward counts in the task's pass rate, its tokens are not trained."""
+
+
 class Purpose(StrEnum):
     TRAIN = "train"
     EVAL = "eval"
@@ -124,6 +131,8 @@ class Untrainable(StrEnum):
     KIND = "kind"
     """The recipe does not train this kind of call."""
     EVAL = "eval"
+    NOT_SELECTED = "not_selected"
+    """Its session was drawn for a group and not chosen."""
     DISCARDED_RETRY = "discarded_retry"
     NO_TOKENS = "no_tokens"
     TOO_LONG = "too_long"
@@ -250,6 +259,8 @@ class Session:
     reward_author: str | None = None
     reward_us: int | None = None
     """When the reward was set, microseconds since the epoch."""
+    selection: str | None = None
+    """``not_selected``, or None: nobody chose among the sessions of its group, or it is one of the chosen."""
     sampling: str | None = None
     history: str | None = None
     """``as-sent`` or ``keep-reasoning``, where its opener said so."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forge.storage.recipe import DEFAULT, Recipe
-from forge.storage.records import Call, CallStatus, Ids, LogProbs, Purpose, Sample, Session, Untrainable
+from forge.storage.records import Call, CallStatus, Ids, LogProbs, Purpose, Sample, Selection, Session, Untrainable
 from forge.storage.retries import discarded
 from forge.storage.trajectory import Node, Trajectory, build
 
@@ -157,15 +157,22 @@ def _beyond(row: _Row, fresh: Sequence[Node]) -> list[Excluded]:
 
 
 def _samples(session: Session, rows: list[_Row], why: dict[tuple[str, int], str]) -> list[Sample]:
-    is_eval = session.purpose == Purpose.EVAL
-    total = 0 if is_eval else sum(int(row.mask.sum()) for row in rows)
+    left_out = _left_out(session)
+    total = 0 if left_out else sum(int(row.mask.sum()) for row in rows)
     samples = []
     for index, row in enumerate(rows):
         sample = _sample(session, row, index, len(rows), total)
         masked = dict.fromkeys(why[key] for node in row.turns if (key := (node.call.call_id, node.call.choice)) in why)
-        reason = Untrainable.EVAL if is_eval else ",".join(masked) or None
-        samples.append(replace(sample, trainable=not is_eval, untrainable_reason=reason))
+        reason = left_out or ",".join(masked) or None
+        samples.append(replace(sample, trainable=left_out is None, untrainable_reason=reason))
     return samples
+
+
+def _left_out(session: Session) -> Untrainable | None:
+    """Why no row of the session trains, whatever it holds."""
+    if session.purpose == Purpose.EVAL:
+        return Untrainable.EVAL
+    return Untrainable.NOT_SELECTED if session.selection == Selection.NOT_SELECTED else None
 
 
 def _sample(session: Session, row: _Row, index: int, count: int, total: int) -> Sample:

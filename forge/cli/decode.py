@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from forge.option_values import size_in_bytes
+from forge.storage.names import CATALOG
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +26,9 @@ def register(app: typer.Typer) -> None:
         ),
         journal_keep: str = typer.Option("1G", help="Decoded journal to keep for a rebuild; the oldest goes first."),
         catalog: str = typer.Option(
-            "", help="SQL index: postgresql://HOST/NAME. Default: the file catalog.db in the data directory."
+            "",
+            help="SQL index: postgresql://HOST/NAME. Default: the file catalog.db in the data directory.",
+            envvar=CATALOG,
         ),
         follow_parent: int | None = typer.Option(None, hidden=True, help="End when the parent, of this pid, does."),
     ) -> None:

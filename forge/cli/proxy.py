@@ -17,6 +17,7 @@ from forge.option_values import json_object, size_in_bytes
 from forge.proxy.config import Durability, ProxyConfig, Record
 from forge.proxy.sessions.spec import HistoryMode
 from forge.storage.errors import ForgeError
+from forge.storage.names import CATALOG
 
 
 class Engine(StrEnum):
@@ -67,6 +68,11 @@ EndSessions = Annotated[
 Decoding = Annotated[
     bool, typer.Option("--decoder/--no-decoder", help="Turn the journal into Parquet while it is written.")
 ]
+Writer = Annotated[int, typer.Option(help="Its journal in DATA: proxies that share DATA have each another one.")]
+Catalog = Annotated[
+    str | None,
+    typer.Option(help="SQL index: postgresql://HOST/NAME. [DATA/catalog.db]", envvar=CATALOG),
+]
 Keep = Annotated[str | None, typer.Option(help="Decoded journal to keep, e.g. 4G.")]
 ReadyFile = Annotated[Path | None, typer.Option(help="Write URLs and pid here, as JSON, once it serves.")]
 
@@ -94,6 +100,8 @@ def register(app: typer.Typer) -> None:
         end_sessions: EndSessions = False,
         decoder: Decoding = True,
         journal_keep: Keep = None,
+        writer: Writer = 0,
+        catalog: Catalog = None,
         ready_file: ReadyFile = None,
     ) -> None:
         """Serve harnesses from policy servers and record every call exactly.
@@ -128,6 +136,8 @@ def register(app: typer.Typer) -> None:
             end_sessions=end_sessions,
             decoder=decoder,
             journal_keep=journal_keep,
+            writer=writer,
+            catalog=catalog,
             ready_file=ready_file,
         )
         _run(_serve(config))

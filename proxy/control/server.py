@@ -21,7 +21,7 @@ from forge.proxy.deps import Deps
 from forge.proxy.recording.readback import calls_of
 from forge.proxy.sessions.live import Live
 from forge.proxy.sessions.registry import Full
-from forge.proxy.sessions.spec import Outcome, Reward, SessionSpec
+from forge.proxy.sessions.spec import Outcome, Reward, Select, SessionSpec
 from forge.proxy.tasks import Tasks
 from forge.storage.errors import BadInput, ForgeError, Unavailable
 from forge.storage.journal import JournalFull
@@ -62,6 +62,7 @@ class ControlPlane:
                 web.get("/sessions/{id}", self._session),
                 web.post("/sessions/{id}/close", self._close),
                 web.put("/sessions/{id}/reward", self._reward),
+                web.put("/sessions/{id}/selection", self._selection),
                 web.get("/sessions/{id}/calls", self._calls),
                 web.get("/finished", self._finished),
                 web.get("/capacity", self._capacity),
@@ -137,6 +138,11 @@ class ControlPlane:
         # Found last: what is read back gives way to others, and only the one in memory may be changed.
         live = await self._live(request)
         return reply({"session": self._deps.registry.reward(live, reward)})
+
+    async def _selection(self, request: web.Request) -> web.Response:
+        chosen = await read(request, Select)
+        live = await self._live(request)
+        return reply({"session": self._deps.registry.select(live, chosen.selection)})
 
     async def _calls(self, request: web.Request) -> web.Response:
         return reply({"calls": await self._read_back(await self._live(request))})

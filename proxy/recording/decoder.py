@@ -1,8 +1,8 @@
 """The decoder process: follows every journal of a data directory and turns it into the dataset.
 
-One decoder per data directory, by lock. It may lag or die at any moment: the journal is the queue, an interval is
-written the same way twice, and the checkpoint moves only after the parts are there. Decoded segments beyond
-``keep`` bytes are deleted here and nowhere else. Never on a call's path.
+One decoder per data directory, by lock: those of other proxies that share it stand by until it ends. It may lag or die
+at any moment: the journal is the queue, an interval is written the same way twice, and the checkpoint moves only after
+the parts are there. Decoded segments beyond ``keep`` bytes are deleted here and nowhere else. Never on a call's path.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ BUSY_FRAMES: Final = 256
 """A step that found fewer frames is followed by a pause, so that a trickle of calls does not keep a core awake."""
 RETRY_SECONDS: Final = 1.0
 """Wait after a failed write (a full disk) before the interval is written again."""
-TAKEOVER_SECONDS: Final = 30.0
-"""How long a proxy's decoder waits for the decoder of a dead proxy to end."""
 
 
 def command(data: Path) -> list[str]:
@@ -243,7 +241,9 @@ def run(
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     # A Ctrl-C goes to the whole group: the proxy still has to write its last cut, so its decoder waits for it.
     signal.signal(signal.SIGINT, signal.SIG_IGN if follow_parent is not None else lambda *_: stop.set())
-    decoder = _open(data, keep_bytes, catalog_url, TAKEOVER_SECONDS if follow_parent is not None else 0.0, stop)
+    decoder = _open(data, keep_bytes, catalog_url, stop, follow_parent)
+    if decoder is None:
+        return
     try:
         if rebuild:
             decoder.start_over()
@@ -260,7 +260,7 @@ def run(
 def _follow(decoder: Decoder, stop: threading.Event, parent: int | None) -> None:
     """Until told to stop, or the parent is gone; then once more what is there."""
     failing = False
-    while not stop.is_set() and (parent is None or os.getppid() == parent):
+    while not _over(stop, parent):
         frames = 0
         try:
             frames = decoder.step()
@@ -276,12 +276,22 @@ def _follow(decoder: Decoder, stop: threading.Event, parent: int | None) -> None
     decoder.catch_up()
 
 
-def _open(data: Path, keep: int, url: str | None, patience: float, stop: threading.Event) -> Decoder:
-    """Waits a while for an earlier decoder that is about to end."""
+def _open(data: Path, keep: int, url: str | None, stop: threading.Event, parent: int | None) -> Decoder | None:
+    """With a parent it stands by while another decoder is at work; None if it was told to end meanwhile."""
+    standing_by = False
     while True:
         try:
             return Decoder(data, keep_bytes=keep, catalog_url=url)
-        except Unavailable:
-            patience -= POLL_SECONDS
-            if patience <= 0 or stop.wait(POLL_SECONDS):
+        except Unavailable as error:
+            if parent is None:
                 raise
+            if not standing_by:
+                log.info("standing by: %s", error.message)
+            standing_by = True
+            if _over(stop, parent):
+                return None
+            stop.wait(POLL_SECONDS)
+
+
+def _over(stop: threading.Event, parent: int | None) -> bool:
+    return stop.is_set() or (parent is not None and os.getppid() != parent)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from asyncio.subprocess import Process
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,17 +23,21 @@ STOP_S: Final = 10.0
 
 
 class DecoderProcess:
-    def __init__(self, command: Sequence[str], data: Path, recorder: Recorder) -> None:
+    def __init__(self, command: Sequence[str], data: Path, recorder: Recorder, env: Mapping[str, str]) -> None:
+        """``env``: beside this process's own."""
         self._command = command
         self._data = data
         self._recorder = recorder
+        self._env = env
         self._process: Process | None = None
 
     async def run(self) -> None:
         """Keeps one running until cancelled. Recording never waits for it."""
         try:
             while True:
-                self._process = await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL)
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=asyncio.subprocess.DEVNULL, env={**os.environ, **self._env}
+                )
                 code = await self._process.wait()
                 log.error("the decoder ended with exit code %s; calls are recorded, it is started again", code)
                 await asyncio.sleep(AGAIN_S)

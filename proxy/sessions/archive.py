@@ -75,7 +75,7 @@ class Archive:
         """Sessions in the order in which they closed: the first ``limit`` of those behind ``after``, up to
         ``until``."""
         latest: dict[str, Session] = {}
-        for state in (*self._states(), *Dataset(self._data).sessions()):
+        for state in (*self._states(), *Dataset(self._data).sessions(writer=self._writer)):
             known = latest.get(state.session_id)
             if known is None or known.revision < state.revision:
                 latest[state.session_id] = state

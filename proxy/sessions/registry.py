@@ -27,7 +27,7 @@ from forge.proxy.sessions.reasoning import Reasoning
 from forge.proxy.sessions.record import closed, opened, rewarded
 from forge.proxy.sessions.spec import Budgets, Outcome, Policy, Reward, SessionSpec
 from forge.storage.errors import BadInput, Unavailable
-from forge.storage.records import Session, SessionStatus
+from forge.storage.records import Selection, Session, SessionStatus
 
 
 class Unknown(BadInput):
@@ -244,6 +244,14 @@ class Registry:
     def reward(self, live: Live, reward: Reward) -> Session:
         changed = rewarded(live.record, reward.reward, reward.reward_components, reward.reward_author)
         self._change(live, changed, "reward")
+        return live.record
+
+    def select(self, live: Live, selection: Selection | None) -> Session:
+        """Of a session that is closed: before, nobody can choose. Saying the same twice changes nothing."""
+        if live.is_open:
+            raise BadInput(f"session {live.id} is open: nobody can choose among sessions before they end", "close it")
+        if live.record.selection != selection:
+            self._change(live, replace(live.record, selection=selection), "selection")
         return live.record
 
     def _change(self, live: Live, state: Session, event: str) -> None:

@@ -55,7 +55,7 @@ def remember(data: Path, writer: int) -> Memory:
     """A frame or file that cannot be read is skipped by its reader."""
     checkpoint, dataset = _checkpoint(data), Dataset(data)
     mark = checkpoint.mark(writer)
-    memory = Memory(sessions=dataset.sessions(), complete=not dataset.damaged)
+    memory = Memory(sessions=dataset.sessions(writer=writer), complete=not dataset.damaged)
     if dataset.damaged:
         open_ones = {s.session_id for s in memory.sessions if s.status == SessionStatus.OPEN}
         memory.doubtful = open_ones - checkpoint.live.keys()

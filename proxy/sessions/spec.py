@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from forge.storage.records import Purpose, SessionStatus
+from forge.storage.records import Purpose, Selection, SessionStatus
 
 
 class HistoryMode(StrEnum):
@@ -67,6 +67,12 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reward: float | None
     reward_components: dict[str, float] | None = None
     reward_author: str | None = None
+
+
+class Select(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether a closed session was chosen for its group; ``null`` takes a ``not_selected`` back."""
+
+    selection: Selection | None
 
 
 class Policy(NamedTuple):

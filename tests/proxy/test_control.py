@@ -19,7 +19,7 @@ from forge.proxy.upkeep import end_implicit
 from forge.storage import rows
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.frames import Cut, Open, SessionFrame
-from forge.storage.records import Session, SessionStatus
+from forge.storage.records import Selection, Session, SessionStatus
 from tests.engine import Gate, Turn
 from tests.proxy.serving import QUICK, USER, WAIT_S, Serving, entries, serving
 
@@ -28,6 +28,7 @@ CONTROL_ROUTES = [
     ("GET", "/sessions/{id}"),
     ("POST", "/sessions/{id}/close"),
     ("PUT", "/sessions/{id}/reward"),
+    ("PUT", "/sessions/{id}/selection"),
     ("GET", "/sessions/{id}/calls"),
     ("GET", "/finished"),
     ("GET", "/upstreams"),
@@ -122,6 +123,23 @@ async def test_a_reward_is_never_made_up(tmp_path: Path, outcome: dict[str, Any]
         assert closed.session.reward == outcome.get("reward")
         late = await s.control.set_reward(ticket.session_id, 0.25, author="judge", components={"x": 0.25})
         assert (late.reward, late.reward_status, late.revision) == (0.25, "graded", 2)
+
+
+async def test_a_session_that_was_not_chosen_says_so_and_keeps_its_reward(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        s.engine.script(Turn("one"))
+        ticket = await s.control.open_session()
+        with pytest.raises(BadInput, match="is open"):
+            await s.control.select(ticket.session_id, Selection.NOT_SELECTED)
+        await turn(s, ticket)
+        (sample,) = (await s.control.close_session(ticket.session_id, reward=1.0)).samples
+        assert sample.trainable
+        for _ in range(2):
+            chosen = await s.control.select(ticket.session_id, Selection.NOT_SELECTED)
+            assert (chosen.selection, chosen.reward, chosen.revision) == ("not_selected", 1.0, 2)
+        (sample,) = (await s.control.close_session(ticket.session_id)).samples
+        assert (sample.trainable, sample.untrainable_reason, sample.reward) == (False, "not_selected", 1.0)
+        assert (await s.control.select(ticket.session_id, None)).selection is None
 
 
 async def test_an_idempotency_key_opens_one_session_also_after_a_restart(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from forge.storage.errors import BadInput
 from forge.storage.recipe import Recipe
-from forge.storage.records import Call, Purpose, Session
+from forge.storage.records import Call, Purpose, Selection, Session
 from forge.storage.samples import derive, samples_of
 
 SESSION = Session(session_id="s", run_id="r", task_id="t", group_id="g", rollout_index=2, reward=0.5,
@@ -187,6 +187,12 @@ def test_equal_placeholders_with_another_image_are_no_join() -> None:
 def test_an_evaluation_is_no_training_data() -> None:
     (row,) = samples_of(replace(SESSION, purpose=Purpose.EVAL), [call("a", [1], [2])])
     assert (row.trainable, row.untrainable_reason, row.session_trainable_tokens) == (False, "eval", 0)
+
+
+def test_a_session_that_was_not_selected_keeps_its_reward_and_trains_nothing() -> None:
+    (row,) = samples_of(replace(SESSION, selection=Selection.NOT_SELECTED, reward=1.0), [call("a", [1], [2])])
+    assert (row.trainable, row.untrainable_reason, row.session_trainable_tokens) == (False, "not_selected", 0)
+    assert row.reward == 1.0
 
 
 def test_a_turn_that_ended_by_length_is_flagged_and_may_go_on() -> None:
