@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bench import path, report, storage, table
+from bench import path, report, storage, stream, table
 from bench.figures import Figures
 from bench.lineup import TARGETS
 from bench.setting import Setting, setting
@@ -15,6 +15,7 @@ from bench.setting import Setting, setting
 PARTS: Final[dict[str, Callable[[Setting, Figures], None]]] = {
     "storage": storage.run,
     "path": path.run,
+    "stream": stream.run,
 }
 
 

@@ -52,6 +52,7 @@ class Burst:
 
     @property
     def us_per_event(self) -> float:
+        """Of those that the policy server sent: a dialect may say the text again at the end."""
         return self.cpu_ns / 1000 / self.events
 
 
@@ -80,7 +81,7 @@ def burst(set_: Setting, stub_pid: int, target: Running, load: Load, *, real_tim
     target.settle()
     return Burst(
         said["done"],
-        said["events"],
+        said["done"] * load.events,
         after - before,
         process.cpu_ns(target.aside()) - aside,
         said["p50"],

@@ -20,7 +20,7 @@ from bench.figures import Figure, Figures, of_rounds
 from bench.record import recorded
 from bench.setting import Setting
 from bench.trajectories import Exchange, Plan, Workload, make
-from forge.proxy.decoder import Decoder
+from forge.proxy.recording.decoder import Decoder
 from forge.storage.dataset import Dataset
 
 TOKENS = ("prompt_suffix_ids", "output_ids", "output_log_probs")
