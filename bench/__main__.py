@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bench import path, report, storage, stream, table
+from bench import memory, path, report, storage, stream, table
 from bench.figures import Figures
 from bench.lineup import TARGETS
 from bench.setting import Setting, setting
@@ -16,6 +16,7 @@ PARTS: Final[dict[str, Callable[[Setting, Figures], None]]] = {
     "storage": storage.run,
     "path": path.run,
     "stream": stream.run,
+    "memory": memory.run,
 }
 
 

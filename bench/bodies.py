@@ -43,7 +43,7 @@ def write(folder: Path) -> None:
     streams(folder, words, "stream", SIZES[0].prompt, STREAM_EVENTS, STREAM_US)
 
 
-HELD_US: Final = 6_000_000
+HELD_US: Final = 15_000_000
 """How long the end of a held answer waits: until all clients have theirs but for it."""
 
 

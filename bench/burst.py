@@ -78,6 +78,7 @@ def burst(set_: Setting, stub_pid: int, target: Running, load: Load, *, real_tim
         process.real_time(process.tree(first), False)
     if said["errors"] or not said["done"]:
         raise Failed(f"{target.name}: {said['errors']} of {load.calls} calls failed, the last with {said['status']}")
+    target.calls += said["done"]
     target.settle()
     return Burst(
         said["done"],

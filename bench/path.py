@@ -32,6 +32,8 @@ def run(set_: Setting, figures: Figures) -> None:
             _size(set_, pid, running, size, figures)
         few = [target for target in running if target.name in ("direct", "nginx", "ours")]
         _latency(set_, pid, few, figures)
+        for target in running:
+            target.check()
         figures.note("versions: " + ", ".join(f"{t.name} {t.version}" for t in running if t.version))
 
 

@@ -23,6 +23,8 @@ class Running:
     prefix: str = ""
     """Before ``/v1`` in its URLs."""
     version: str = ""
+    calls: int = 0
+    """Served so far."""
 
     def pids(self) -> list[int]:
         """All that works on the path of a call."""
@@ -34,6 +36,9 @@ class Running:
 
     def settle(self) -> None:
         """Returns when nothing is left to do behind the path."""
+
+    def check(self) -> None:
+        """Raises if it did not do what it is for."""
 
     def aside(self) -> list[int]:
         """Processes of it that are not on the path of a call."""

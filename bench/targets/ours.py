@@ -10,6 +10,7 @@ import json
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import forge
 from bench import process
 from bench.setting import Setting, started
 from bench.targets.base import Running
+from forge.storage.dataset import Dataset
 
 QUIET_S: Final = 0.4
 QUIET_NS: Final = 12_000_000
@@ -55,6 +57,17 @@ class Ours(Running):
             before = process.cpu_ns(self.aside())
             time.sleep(QUIET_S)
             after = process.cpu_ns(self.aside())
+
+    def check(self) -> None:
+        """Every call is a row that may be trained on; what costs nothing because it is not there is no figure."""
+        process.until(lambda: len(self._worth()) >= self.calls, "every call is in the dataset", SETTLE_S)
+        worth = Counter(self._worth())
+        if worth != Counter({None: self.calls}):
+            raise RuntimeError(f"of {self.calls} calls these are in the dataset, by why they cannot train: {worth}")
+
+    def _worth(self) -> list[str | None]:
+        tables = Dataset(self.data).call_tables(["untrainable_reason"])
+        return [reason for table in tables for reason in table["untrainable_reason"].to_pylist()]
 
     def ask(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Of the control plane."""

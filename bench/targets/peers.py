@@ -59,15 +59,15 @@ def vllm_router(set_: Setting, upstream: int) -> Iterator[Running]:
 
 @contextmanager
 def sglang_router(set_: Setting, upstream: int) -> Iterator[Running]:
-    yield from _router("sglang-router", set_, upstream)
+    yield from _router("sglang-router", set_, upstream, "launch")
 
 
-def _router(name: str, set_: Setting, upstream: int) -> Iterator[Running]:
+def _router(name: str, set_: Setting, upstream: int, *more: str) -> Iterator[Running]:
     program = installed(name)
     folder = set_.work / name
     folder.mkdir(exist_ok=True)
     port, metrics = free_port(), free_port()
-    command = [str(program), "--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin"]
+    command = [str(program), *more, "--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin"]
     command += ["--worker-urls", f"http://127.0.0.1:{upstream}", "--prometheus-port", str(metrics)]
     command += ["--log-level", "error"]
     yield from _serving(name, command, folder, port)
