@@ -76,8 +76,14 @@ class Rollouts:
         self, task: Task, adapter: HarnessAdapter, index: int, *, group_id: str | None = None
     ) -> tuple[SessionReport, Closed]:
         """The same with the session's samples. ``group_id``: of a trainer that owns the groups."""
+        ticket = await self.open(task, adapter, index, group_id or f"{self._config.run_id}/{task.id}/{adapter.name}")
+        return await self.within(ticket, task, adapter, index)
+
+    async def within(
+        self, ticket: Ticket, task: Task, adapter: HarnessAdapter, index: int
+    ) -> tuple[SessionReport, Closed]:
+        """The same in a session that somebody opened, by ``open`` or in another process."""
         began = time.monotonic()
-        ticket = await self._open(task, adapter, index, group_id or f"{self._config.run_id}/{task.id}/{adapter.name}")
         root, kept = self._scratch / ticket.session_id, self._config.kept / ticket.session_id
         try:
             attempt = await self._attempt(task, adapter, ticket, root, kept)
@@ -101,7 +107,7 @@ class Rollouts:
         closed = await self._close(ticket, task, attempt)
         return self._report(task, adapter, index, attempt, closed, seconds=time.monotonic() - began), closed
 
-    async def _open(self, task: Task, adapter: HarnessAdapter, index: int, group_id: str) -> Ticket:
+    async def open(self, task: Task, adapter: HarnessAdapter, index: int, group_id: str) -> Ticket:
         """Waits for room where others fill the proxy.
 
         A group is a task *in one harness*: its mean is the baseline of its sessions, and another harness gives the
