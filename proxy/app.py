@@ -85,6 +85,7 @@ async def serve(config: ProxyConfig) -> AsyncIterator[Running]:
         deps, memory = await _deps(config, stack)
         tasks = await stack.enter_async_context(Tasks())
         token, token_file = _token(config)
+        deps.ports = (data_socket.getsockname()[1], control_socket.getsockname()[1])
         for url in config.upstreams:
             await join(deps, url, start_s=config.limits.start_s, remembered=memory.policies)
         decoder = _decoder(config, deps)
@@ -151,9 +152,10 @@ def _decoder(config: ProxyConfig, deps: Deps) -> DecoderProcess | None:
         return None
 
     keep = ["--journal-keep", config.journal_keep] if config.journal_keep is not None else []
+    form = ["--log-format", config.log_format.value]
     # Not an argument: a URL may hold a password, and everyone on this machine sees arguments.
     env = {CATALOG: config.catalog} if config.catalog is not None else {}
-    return DecoderProcess([*command(config.data), *keep], config.data, deps.recorder, env)
+    return DecoderProcess([*command(config.data), *keep, *form], config.data, deps.recorder, env)
 
 
 def _token(config: ProxyConfig) -> tuple[str, Path]:

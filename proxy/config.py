@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
+from forge.proxy.logs import LogFormat
 from forge.proxy.sessions.spec import HistoryMode
 from forge.storage.errors import BadInput
 from forge.storage.names import check_name
@@ -116,6 +117,8 @@ class ProxyConfig:
     journal_keep: str | None = None
     catalog: str | None = None
     """URL of the SQL index; None: a file beside the data."""
+    log_format: LogFormat = LogFormat.TEXT
+    """Of the decoder's process; who starts the proxy sets its own."""
     ready_file: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
@@ -158,12 +161,21 @@ def check_public(url: str) -> str:
 
 def check_upstream(url: str) -> str:
     """``url`` without a trailing slash or ``/v1``; raises ``BadInput`` on what cannot be a policy server."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput(f"not a policy server's URL: {url!r}", "give one like http://127.0.0.1:8000")
+    parts = _split(url)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable():
+        raise BadInput(f"not a policy server's URL: {url[:200]!r}", "give one like http://127.0.0.1:8000")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise BadInput(
             f"the URL of policy server {parts.hostname} may hold no user, query or fragment",
             "put the server's key in a file and pass --upstream-key-file FILE",
         )
     return url.rstrip("/").removesuffix("/v1")
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # raises on one that is none
+    except ValueError:
+        return None
+    return parts

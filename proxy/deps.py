@@ -32,6 +32,8 @@ class Deps:
     draining: bool = False
     """SIGTERM came: no new calls."""
 
+    ports: tuple[int, ...] = ()
+    """Those that we listen on ourselves."""
     base_url: str = ""
     """Of the data plane, without ``/v1``; known once it listens."""
 

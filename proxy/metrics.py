@@ -13,7 +13,8 @@ CALL_BUCKETS: Final = (0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.calls = Counter("forge_calls", "Calls by how they ended", ["dialect", "status"], registry=self.registry)
+        labels = ["dialect", "status", "kind"]
+        self.calls = Counter("forge_calls", "Calls by how they ended", labels, registry=self.registry)
         self.in_flight = Gauge("forge_calls_in_flight", "Calls running now", registry=self.registry)
         self.refused = Counter(
             "forge_refused", "Requests refused before they were calls", ["code"], registry=self.registry

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from forge.option_values import size_in_bytes
+from forge.proxy import logs
 from forge.storage.names import CATALOG
 
 
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
             help="SQL index: postgresql://HOST/NAME. Default: the file catalog.db in the data directory.",
             envvar=CATALOG,
         ),
+        log_format: Annotated[logs.LogFormat, typer.Option(help="json: one object per line.")] = logs.LogFormat.TEXT,
         follow_parent: int | None = typer.Option(None, hidden=True, help="End when the parent, of this pid, does."),
     ) -> None:
         """Turn the journal of a data directory into Parquet: calls, sessions, samples.
@@ -42,7 +43,7 @@ def register(app: typer.Typer) -> None:
         if follow_parent is None:  # a proxy's decoder may be there before its first frame
             existing(data)
         keep = size_in_bytes("--journal-keep", journal_keep)
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logs.configure(log_format)
         decoder.run(
             data,
             once=once,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import time
 from collections.abc import Coroutine
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from forge.option_values import json_object, size_in_bytes
+from forge.proxy import logs
 from forge.proxy.config import Durability, ProxyConfig, Record
 from forge.proxy.sessions.spec import HistoryMode
 from forge.storage.errors import ForgeError
@@ -74,6 +74,7 @@ Catalog = Annotated[
     typer.Option(help="SQL index: postgresql://HOST/NAME. [DATA/catalog.db]", envvar=CATALOG),
 ]
 Keep = Annotated[str | None, typer.Option(help="Decoded journal to keep, e.g. 4G.")]
+LogForm = Annotated[logs.LogFormat, typer.Option(help="json: one object per line, with session_id and call_id.")]
 ReadyFile = Annotated[Path | None, typer.Option(help="Write URLs and pid here, as JSON, once it serves.")]
 
 
@@ -102,6 +103,7 @@ def register(app: typer.Typer) -> None:
         journal_keep: Keep = None,
         writer: Writer = 0,
         catalog: Catalog = None,
+        log_format: LogForm = logs.LogFormat.TEXT,
         ready_file: ReadyFile = None,
     ) -> None:
         """Serve harnesses from policy servers and record every call exactly.
@@ -113,8 +115,7 @@ def register(app: typer.Typer) -> None:
             size_in_bytes(
                 "--journal-keep", journal_keep
             )  # here, not in the decoder, which would be started again and again
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        logging.getLogger("aiohttp.server").addFilter(_brief)
+        logs.configure(log_format)
         config = ProxyConfig(
             data=data,
             run_id=run or time.strftime("proxy-%Y%m%d-%H%M%S"),
@@ -138,21 +139,10 @@ def register(app: typer.Typer) -> None:
             journal_keep=journal_keep,
             writer=writer,
             catalog=catalog,
+            log_format=log_format,
             ready_file=ready_file,
         )
         _run(_serve(config))
-
-
-def _brief(record: logging.LogRecord) -> bool:
-    """Bytes that are no HTTP are the sender's fault: one line, for anyone could fill a disk with tracebacks."""
-    from aiohttp.http_exceptions import HttpProcessingError
-
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, HttpProcessingError):
-        record.msg, record.args = "not HTTP, answered with 400: %s", (" ".join(error.message.split())[:200],)
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
-        record.exc_info = record.exc_text = None
-    return True
 
 
 async def _serve(config: ProxyConfig) -> None:

@@ -303,7 +303,11 @@ class Exchange:
         self._measure(status)
 
     def _measure(self, status: CallStatus) -> None:
-        self.metrics.calls.labels(self.dialect.name, status.value).inc()
+        recording = self.recording
+        self.metrics.calls.labels(self.dialect.name, status.value, recording.kind).inc()
+        if status is not CallStatus.OK:
+            names = "call ended: session_id=%s call_id=%s dialect=%s status=%s http_status=%s"
+            log.info(names, recording.session_id, recording.call_id, self.dialect.name, status.value, self.http_status)
         self.metrics.duration.observe((self.recording.recorder.now() - self.recording.opened_us) / 1e6)
         if self.recording.first_byte_us is not None:
             self.metrics.first_byte.observe(self.recording.first_byte_us / 1e6)

@@ -8,17 +8,19 @@ import msgspec
 
 from forge.proxy.calls.asking import Asking
 from forge.proxy.dialects.base import ABORT, BROKEN_OFF, UNREADABLE_ANSWER, Answer
+from forge.proxy.redaction import redact
 from forge.storage.frames import Close
 from forge.storage.records import CallStatus
 
 
-def close_frame(asking: Asking, delivered: tuple[int, str], **told: Any) -> Close:
+def close_frame(asking: Asking, delivered: tuple[int, str], *, error: str | None, **told: Any) -> Close:
     """``delivered``: bytes and their sha256; ``told``: the frame's other members, as the call knows them."""
     size, sha256 = delivered
     replica, attempts = asking.replica, asking.attempts
     policy = replica.policy if replica else None
     return Close(
         call_id=asking.recording.call_id,
+        error=redact(error) if error is not None else None,
         attempt=asking.recording.attempt,
         attempts=msgspec.json.encode(attempts).decode() if len(attempts) > 1 else None,
         delivered=size,

@@ -15,13 +15,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from forge.proxy.config import is_loopback
 from forge.proxy.control.wire import ARROW, arrow, encode, error, reply
 from forge.proxy.deps import Deps
+from forge.proxy.door.origin import known_host, known_origin
+from forge.proxy.door.refusal import Refused
+from forge.proxy.door.strict import check_head
 from forge.proxy.recording.readback import calls_of
 from forge.proxy.sessions.live import Live
 from forge.proxy.sessions.registry import Full
 from forge.proxy.sessions.spec import Outcome, Reward, Select, SessionSpec
+from forge.proxy.splice import UNREADABLE
 from forge.proxy.tasks import Tasks
 from forge.storage.errors import BadInput, ForgeError, Unavailable
 from forge.storage.journal import JournalFull
@@ -50,8 +53,6 @@ class ControlPlane:
         self._deps = deps
         self._tasks = tasks
         self._token = f"Bearer {token}".encode()
-        host = deps.config.control_host
-        self._hosts = {"localhost", "127.0.0.1", "[::1]", "::1", host} if is_loopback(host) else None
 
     def runner(self, more: Sequence[web.RouteDef]) -> web.AppRunner:
         """``more``: routes made elsewhere, behind the same guard."""
@@ -76,9 +77,17 @@ class ControlPlane:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Host, token, then the handler; every failure is JSON."""
-        if self._hosts is not None and _host(request) not in self._hosts:
+        """Head, host, origin, token, then the handler; every failure is JSON."""
+        try:
+            check_head(request)
+        except Refused as refused:
+            answer = error(refused.status, refused.code, refused.message)
+            answer.force_close()
+            return answer
+        if not known_host(request, self._deps.config.control_host):
             return error(403, "bad_host", "this name is not served here")
+        if not known_origin(request):
+            return error(403, "foreign_origin", "web pages of other origins may not ask here")
         # The matched route decides, never the path as text.
         resource = request.match_info.route.resource
         if resource is None or resource.canonical not in OPEN_ROUTES:
@@ -119,6 +128,9 @@ class ControlPlane:
     async def _close(self, request: web.Request) -> web.Response:
         """Ends the session; answers with it and its samples, as JSON or, if asked for, as an Arrow stream."""
         outcome = await read(request, Outcome)
+        if outcome.error is not None:  # a runner quotes what its harness printed
+            clean = self._deps.client.redact(outcome.error.encode()).decode()
+            outcome = msgspec.structs.replace(outcome, error=clean)
         live = await self._live(request)
         # It runs to its end also when its client gives up waiting: a session half closed takes no calls, for ever.
         first = live.is_open
@@ -199,7 +211,7 @@ async def read(request: web.Request, kind: type[T]) -> T:
     """The JSON body as ``kind``; an empty body is an empty object."""
     try:
         return msgspec.json.decode(await request.read() or b"{}", type=kind)
-    except msgspec.DecodeError as failure:
+    except UNREADABLE as failure:
         raise BadInput(
             f"the body of {request.method} {request.path}: {failure}", "send JSON with known fields"
         ) from failure
@@ -213,10 +225,3 @@ def _summary(calls: list[Call]) -> dict[str, Any]:
         "untrainable": dict(Counter(call.untrainable_reason for call in calls if call.untrainable_reason)),
         "output_tokens": sum(len(call.output_ids) for call in calls),
     }
-
-
-def _host(request: web.Request) -> str:
-    host = request.headers.get("Host", "").strip().lower()
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]

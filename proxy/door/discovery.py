@@ -15,6 +15,8 @@ from typing import Any, Final
 from forge import __version__
 
 OWNER: Final = "forge"
+MODEL_OWNER: Final = "forge-proxy"
+"""By this another proxy knows that it was pointed at one of us, and not at a policy server."""
 EPOCH: Final = "1970-01-01T00:00:00Z"
 """No list says when the policy was made."""
 PROBES: Final[dict[str, dict[str, str]]] = {
@@ -37,7 +39,7 @@ class ModelCard:
             "id": self.name,
             "object": "model",
             "created": 0,
-            "owned_by": OWNER,
+            "owned_by": MODEL_OWNER,
             "type": "model",
             "display_name": self.name,
             "created_at": EPOCH,

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
 from forge.proxy.calls.accept import accept
 from forge.proxy.calls.delivery import ClientLeft
-from forge.proxy.config import is_loopback
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import BadRequest
@@ -26,8 +24,10 @@ from forge.proxy.door.connections import Doors
 from forge.proxy.door.counting import count
 from forge.proxy.door.discovery import ModelCard
 from forge.proxy.door.keys import PREFIX
+from forge.proxy.door.origin import known_host, known_origin
 from forge.proxy.door.refusal import Refused
 from forge.proxy.door.routes import GEMINI, Kind, Route, route
+from forge.proxy.door.strict import check_head
 from forge.proxy.sessions.live import Live
 from forge.proxy.sessions.registry import Full, Unknown
 from forge.storage.journal import JournalFull
@@ -41,6 +41,8 @@ HEAD_BYTES: Final = 32 << 10
 """Longest request line and header field: Codex puts JSON into one."""
 AGAIN: Final = "X-Should-Retry"
 """The official SDKs ask again at a 409 unless it says no: a closed session stays closed."""
+ENDS: Final = frozenset({"websocket_not_supported", "http_version", "no_tunnel", "bad_framing"})
+"""Refusals after which a connection ends: what follows on it may be no request."""
 LOOK: Final = ("GET", "HEAD", "POST", "OPTIONS")
 METHODS: Final[dict[Kind, tuple[str, ...]]] = {
     Kind.CALL: ("POST", "OPTIONS"),
@@ -94,6 +96,9 @@ class DataPlane:
             return self._refuse(where, Refused(500, "internal_error", "the proxy failed; its log says why"))
 
     async def _handle(self, request: web.BaseRequest, where: Route) -> web.StreamResponse:
+        check_head(request)
+        if not known_host(request, self._deps.config.host) and _key(request) is None:
+            raise Refused(403, "bad_host", "without a session's key this is served to this machine's own names only")
         if request.headers.get("Upgrade", "").lower() == "websocket":
             raise Refused(426, "websocket_not_supported", "there are no websockets here; POST over plain HTTP")
         if where.kind is Kind.UNKNOWN:
@@ -138,7 +143,7 @@ class DataPlane:
         if key is None:
             if where.session_id is not None or not deps.config.implicit_allowed:
                 raise Refused(401, "key_missing", "this needs the session's own key as bearer token or x-api-key")
-            if not _from_here(request.headers.get("Origin")):
+            if not known_origin(request):
                 raise Refused(403, "foreign_origin", "web pages of other origins may not call without a session's key")
             return None, "implicit"
         session_id = deps.keys.session_of(key)
@@ -169,8 +174,8 @@ class DataPlane:
         )
         if refused.status == 409:
             response.headers[AGAIN] = "false"
-        if refused.status == 426:
-            response.force_close()  # what follows on this connection may be no HTTP
+        if refused.code in ENDS:
+            response.force_close()
         return response
 
 
@@ -181,15 +186,6 @@ def _key(request: web.BaseRequest) -> str | None:
     given += [request.headers.get(name, "") for name in KEY_HEADERS]
     given.append(request.query.get("key", ""))
     return next((key for key in given if key.startswith(PREFIX)), None)
-
-
-def _from_here(origin: str | None) -> bool:
-    """Whether a browser's page comes from this machine. Programs name no origin; a page from elsewhere, or of a name
-    that was bent to this address, must not write into the record."""
-    try:
-        return origin is None or is_loopback(urlsplit(origin).hostname or "")
-    except ValueError:
-        return False
 
 
 def _hang_up(request: web.BaseRequest) -> web.StreamResponse:

@@ -19,6 +19,7 @@ from forge.proxy.dialects.overlay import LIMITS
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Engine, Tokens
 from forge.proxy.recording.worth import untrainable
+from forge.proxy.redaction import redact
 from forge.storage.frames import Close, Open, seq
 from forge.storage.media_list import media_of
 from forge.storage.media_text import escaped
@@ -102,7 +103,7 @@ def _row(
         edits=_edits(open, close),
         sampling_sent=_sampling_sent(open, close),
         start_us=open.wall_us,
-        error=close.error or token.error or failure,
+        error=redact(close.error or token.error or failure or "") or None,
         weight_digest=close.weight_digest or open.weight_digest,
         trainable=reason is None,
         untrainable_reason=reason,

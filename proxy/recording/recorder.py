@@ -64,7 +64,7 @@ class Recorder:
         """Raises ``JournalFull``: the call is not accepted."""
         self.retry_pending()
         self.append(frame.session_id, frame, request, sent)
-        return Recording(self, frame.call_id, frame.session_id, frame.mono_us)
+        return Recording(self, frame.call_id, frame.session_id, frame.mono_us, frame.kind)
 
     def append(self, session_id: str, frame: Open | Data | Close, *blobs: bytes) -> Position:
         place = self.journal.end
@@ -157,6 +157,7 @@ class Recording:
     call_id: str
     session_id: str
     opened_us: int
+    kind: str = "main"
     attempt: int = 0
     first_byte_us: int | None = None
     closed: bool = False

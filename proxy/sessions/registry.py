@@ -8,6 +8,7 @@ asks for them (``archive``). Knows no HTTP.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
@@ -28,6 +29,8 @@ from forge.proxy.sessions.record import closed, opened, rewarded
 from forge.proxy.sessions.spec import Budgets, Outcome, Policy, Reward, SessionSpec
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.records import Selection, Session, SessionStatus
+
+log = logging.getLogger(__name__)
 
 
 class Unknown(BadInput):
@@ -197,6 +200,7 @@ class Registry:
         self._recorder.session(state, "open")
         live = self._live(state, Used())
         self._sessions[state.session_id] = live
+        log.info("session opened: session_id=%s run_id=%s harness=%s", live.id, state.run_id, state.harness)
         return live
 
     async def close(self, live: Live, outcome: Outcome) -> Session:
@@ -219,6 +223,10 @@ class Registry:
                 live.closing = False
                 raise
             self._shelve(live)
+            log.info(
+                "session closed: session_id=%s status=%s reward=%s calls=%d",
+                *(live.id, live.record.status, live.record.reward_status, live.calls),
+            )
             async with self._news:
                 self._news.notify_all()
         return live.record

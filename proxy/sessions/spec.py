@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from forge.storage.records import Purpose, Selection, SessionStatus
+
+Label = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00]*$")]
+"""What fits a column of the catalog."""
+Short = Annotated[str, Meta(max_length=64, pattern=r"^[^\x00]*$")]
+Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""What fits a column of the dataset: a larger number would be in the journal, and stop the decoder there."""
 
 
 class HistoryMode(StrEnum):
@@ -33,12 +40,12 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What an opener says of a session."""
 
     run_id: str | None = None
-    task_id: str | None = None
-    group_id: str | None = None
-    rollout_index: int | None = None
+    task_id: Label | None = None
+    group_id: Label | None = None
+    rollout_index: Int32 | None = None
     purpose: Purpose = Purpose.TRAIN
-    harness: str | None = None
-    harness_version: str | None = None
+    harness: Short | None = None
+    harness_version: Label | None = None
     harness_config_hash: str | None = None
     sampling: dict[str, Any] | None = None
     history: HistoryMode | None = None
@@ -57,7 +64,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reward: float | msgspec.UnsetType | None = msgspec.UNSET
     reward_components: dict[str, float] | None = None
     reward_author: str | None = None
-    exit_code: int | None = None
+    exit_code: Int32 | None = None
     error: str | None = None
     grace: float = 5.0
     """Seconds that running calls may still take."""

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 import aiohttp
 import msgspec
 
+from forge.proxy.redaction import redact
 from forge.storage.errors import BadInput
 
 IDLE_S: Final = 3.0
@@ -121,8 +122,8 @@ class EngineClient:
         return Reply(response.status, kind, response.headers, response)
 
     def redact(self, text: bytes) -> bytes:
-        """Without our key, which some servers quote in their errors."""
-        return text.replace(self._key, b"[redacted]") if self._key is not None else text
+        """Without our key, which some servers quote in their errors, and without what else looks like one."""
+        return redact(text.replace(self._key, b"[redacted]") if self._key is not None else text)
 
     async def json(self, method: str, url: str, payload: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         """For probes and publications: the status and the decoded body (None where it is not JSON)."""

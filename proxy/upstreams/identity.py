@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from forge.proxy.dialects.base import CHAT_PATH
+from forge.proxy.door.discovery import MODEL_OWNER
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Abilities, Engine
 from forge.proxy.recording.worth import DEFAULTED, UNTOLD
@@ -45,6 +46,8 @@ async def identify(client: EngineClient, url: str, name: str) -> tuple[Engine, A
     weights = await get(client, f"{url}/weight_info")
     entry: dict[str, Any] = next(iter(models.get("data") or [{}]), {})
     length = entry.get("max_model_len")
+    if entry.get("owned_by") == MODEL_OWNER:
+        raise BadInput(f"{url} is a Forge proxy, no policy server", "give the URL of the server behind it")
     if name == "auto":
         known = OWNERS.get(str(entry.get("owned_by")), "vllm" if "version" in version else "openai")
         name = "embedded" if "weight_digest" in weights else known

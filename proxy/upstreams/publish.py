@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from forge.proxy.deps import Deps
 from forge.proxy.engines.base import Publication, Step
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Publish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    version: int
+    version: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     path: str | None = None
     """Directory that the policy servers load; None where the publisher has loaded the weights itself."""
     digest: str | None = None

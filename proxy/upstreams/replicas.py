@@ -17,6 +17,7 @@ from forge.proxy.engines.base import Abilities
 from forge.proxy.sessions.spec import Policy
 from forge.proxy.upstreams.client import BrokeOff, NotBegun
 from forge.proxy.upstreams.identity import identify, started
+from forge.proxy.upstreams.loops import check_other
 from forge.proxy.upstreams.pool import Replica, State
 from forge.proxy.upstreams.probe import probe, require_trainable, wait_up
 from forge.storage.errors import Unavailable, Untrainable
@@ -33,6 +34,7 @@ async def join(deps: Deps, url: str, *, start_s: float, remembered: Mapping[str,
     """Waits for the server, probes it and adds it. Raises ``Unavailable``, ``BadInput`` or ``Untrainable``."""
     url = check_upstream(url)
     config = deps.config
+    await check_other(url, deps.ports)
     await wait_up(deps.client, url, start_s, log.warning)
     engine, plain = await identify(deps.client, url, config.engine)
     engine, found = await probe(deps.client, url, engine, plain)

@@ -69,7 +69,7 @@ REFUSED = [
     ("zstd", zstd.compress(b"0" * 40_000) * 2, 413),
     ("", b"0" * 70_000, 413),
 ]
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 async def post(s: Serving, data: Any, encoding: str, path: str = "/chat/completions") -> tuple[int, Any]:
@@ -226,7 +226,7 @@ async def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sent", [b"P", HEAD + b"Content-Le"], ids=["a letter", "nearly all"])
 async def test_a_head_that_does_not_come_is_given_up(tmp_path: Path, sent: bytes) -> None:
     async with serving(tmp_path, limits=replace(QUICK, head_s=0.1)) as s:
-        for before in (b"", b"HEAD /version HTTP/1.1\r\nHost: x\r\n\r\n"):
+        for before in (b"", b"HEAD /version HTTP/1.1\r\nHost: localhost\r\n\r\n"):
             reader, writer = await connect(s, before)
             if before:  # a second head on a connection that was good
                 await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
@@ -247,14 +247,14 @@ async def test_the_limit_of_heads_is_none_of_calls_and_idle_connections(tmp_path
         assert not (await asyncio.wait([call], timeout=0.3))[0]
         gate.open()
         assert (await call).status == 200
-        idle_writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        idle_writer.write(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200" in await line(idle_reader)
         idle_writer.close()
 
 
 async def test_both_length_and_chunking_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as s:
-        smuggled = b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+        smuggled = b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
         reader, writer = await connect(s, HEAD + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled)
         assert b"400" in await line(reader)
         writer.close()

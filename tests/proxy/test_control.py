@@ -295,7 +295,7 @@ async def test_metrics_count_calls(tmp_path: Path) -> None:
         headers = {"Authorization": f"Bearer {s.proxy.control_token}"}
         async with s.http.get(f"{s.proxy.control_url}/metrics", headers=headers) as answer:
             text = await answer.text()
-        assert 'forge_calls_total{dialect="chat",status="ok"} 1.0' in text
+        assert 'forge_calls_total{dialect="chat",kind="main",status="ok"} 1.0' in text
         assert f'forge_policy_version{{replica="{s.engine.url}"}} 0.0' in text
 
 

@@ -81,7 +81,9 @@ async def raw(s: Serving, stream: bool) -> bytes:
     port = int(s.proxy.base_url.rpartition(":")[2].partition("/")[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = b'{"messages":[{"role":"user","content":"hello"}],"stream":%s}' % (b"true" if stream else b"false")
-    writer.write(b"POST /v1/broken HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+    writer.write(
+        b"POST /v1/broken HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
     writer.write(body)
     text = await asyncio.wait_for(reader.read(), 10)
     writer.close()

@@ -83,7 +83,9 @@ async def test_what_is_not_http_is_one_line_of_log(tmp_path: Path) -> None:
     async with proxy_process(tmp_path / "data", None, "--no-decoder") as proxy:
         url = urlsplit(proxy.base_url)
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n")
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+        )
         assert b"400" in await reader.readline()
         writer.close()
         assert await proxy.stop() == 0

@@ -114,7 +114,7 @@ async def _malformed(s: Serving, seen: Seen) -> None:
         b"X: planted" + b"x" * 70_000 + b"\r\n",
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n")
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n")
         text = await asyncio.wait_for(reader.read(), 10)
         assert b" 400 " in text.splitlines()[0]
         assert b'"code":"bad_request"' in text

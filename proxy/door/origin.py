@@ -1,0 +1,48 @@
+"""Is a request from this machine? A browser's page says where it comes from, and which name it believes it talks to.
+
+Programs send no Origin. A page of another origin, or of a name that was bent to this address (DNS rebinding), must
+neither read here nor write into the record. The names under ``internal`` are those of container engines for their
+host; nobody can own them in public DNS.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from forge.proxy.config import is_loopback
+
+LOCAL_NAMES: Final = re.compile(r"(?:[a-z0-9-]+\.)*(?:localhost|internal)")
+
+
+def known_host(request: web.BaseRequest, bound: str) -> bool:
+    """Whether the name that the client called is one of ours: anyone's where ``bound`` is no loopback address."""
+    if not is_loopback(bound):
+        return True
+    name = _name(f"//{request.headers.get('Host', '')}")
+    return name in ("", bound) or (name is not None and _local(name))
+
+
+def known_origin(request: web.BaseRequest) -> bool:
+    """Whether no browser's page asks, or one of this machine."""
+    origin = request.headers.get("Origin")
+    return origin is None or _local(_name(origin) or "")
+
+
+def _local(name: str) -> bool:
+    return is_loopback(name) or LOCAL_NAMES.fullmatch(name) is not None
+
+
+def _name(url: str) -> str | None:
+    """The host of a URL; empty where it is empty, None where it is none."""
+    try:
+        parts = urlsplit(url)
+        if parts.path or parts.query or parts.fragment or parts.username is not None or " " in url:
+            return None
+        parts.port  # noqa: B018  # raises on one that is no number
+        return (parts.hostname or "").removesuffix(".")
+    except ValueError:
+        return None

@@ -1,0 +1,26 @@
+"""What both planes refuse of a request's head, beyond what the HTTP parser below refuses already.
+
+The parser is strict with lengths, chunks, names and line ends; what it lets through is here: protocol versions and
+codings that another parser in front of us, or behind, may read otherwise, and tunnels.
+"""
+
+from __future__ import annotations
+
+from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
+
+from forge.proxy.door.refusal import Refused
+
+
+def check_head(request: web.BaseRequest) -> None:
+    """Raises ``Refused``, after which the connection must end: what follows on it may be no request."""
+    if request.version not in (HttpVersion11, HttpVersion10):
+        raise Refused(505, "http_version", "this speaks HTTP/1.1")
+    if request.method == hdrs.METH_CONNECT:
+        raise Refused(405, "no_tunnel", "this is no proxy for other hosts", headers={"Allow": "GET, POST"})
+    coding = request.headers.get(hdrs.TRANSFER_ENCODING)
+    if coding is None:
+        return
+    if request.version == HttpVersion10:
+        raise Refused(400, "bad_framing", "HTTP/1.0 has no Transfer-Encoding")
+    if coding.strip().lower() != "chunked":
+        raise Refused(501, "bad_framing", "the only Transfer-Encoding here is chunked")
