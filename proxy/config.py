@@ -153,8 +153,10 @@ def is_loopback(host: str) -> bool:
 
 def check_public(url: str) -> str:
     """``url`` without a trailing slash or ``/v1``; raises ``BadInput`` on what no harness could be pointed at."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+    parts = _split(url)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable():
+        raise BadInput(f"not a URL for harnesses: {url[:200]!r}", "give one like http://proxy:8100")
+    if parts.username or parts.query or parts.fragment:
         raise BadInput(f"not a URL for harnesses: {url!r}", "give one like http://proxy:8100")
     return url.rstrip("/").removesuffix("/v1")
 
