@@ -8,19 +8,19 @@ id, checked by hash. Both take a session's calls in the same order: that of the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 
+from forge.storage.messages import Messages, Piece, common, joined
 from forge.storage.records import Call, Ids, empty_ids, empty_log_probs
 from forge.storage.trajectory import Placer
 
-SNAPSHOT_LINKS: Final = 32
-"""Every so many links a call is written whole, so that no rebuild is long."""
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
+SNAPSHOT_LINKS: Final = 64
+"""A power of two. So many links from its root a call is written whole again, and at every doubling."""
+HASH_BYTES: Final = 16
+Blake: TypeAlias = "hashlib.blake2b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,13 @@ class Key(NamedTuple):
 class _Link:
     """What the encoder keeps of a call: enough to tell what the next one shares with it."""
 
+    depth: int
+    """Links to the root of its chain."""
     chain_len: int
-    messages: list[bytes]
-    """Hash of each message, the response's last."""
+    messages: list[Piece]
+    """Of the prompt, the response last."""
     tools_hash: str | None
+    hashed: Hashed
 
 
 class Chain:
@@ -72,28 +75,28 @@ class Chain:
         self.rows: list[Delta] = []
         """What was added, less the columns that nothing is derived from."""
         self._placer = Placer()
+        self._messages = Messages()
         self._links: dict[Key, _Link] = {}
 
     def add(self, call: Call) -> Delta:
         """Places the call, and writes it as a delta over its parent."""
-        place = self._placer.add(call)
-        placed = replace(
-            call,
-            parent_call_id=place.parent_call_id,
-            parent_choice=place.parent_choice,
-            join=place.join,
-            join_cause=place.join_cause,
-        )
-        pieces = message_list(call.messages)
-        hashes = [_hash(piece) for piece in pieces]
+        pieces = self._messages.read(call.messages)
+        place = self._placer.add(call, pieces)
+        near = self._links.get(Key(place.parent_call_id or "", place.parent_choice or 0))
+        depth = near.depth + 1 if near else 0
+        parent = None if is_whole(depth) else near
+        hashed = Hashed.of(call.prompt_ids, call.output_ids, near.hashed if near else None, place.prefix_len)
         tools_hash = _hash(call.tools.encode()).hex() if call.tools is not None else None
-        parent = self._parent(placed)
-        shared = _common(parent.messages, hashes) if parent else 0
+        shared = common(parent.messages, pieces) if parent else 0
         delta = Delta(
             call=replace(
-                placed,
+                call,
+                parent_call_id=place.parent_call_id,
+                parent_choice=place.parent_choice,
+                join=place.join,
+                join_cause=place.join_cause,
                 prompt_ids=empty_ids(),
-                messages=join_messages(pieces[shared:]) if shared else call.messages,
+                messages=joined(pieces, shared) if shared else call.messages,
                 tools=None if parent and parent.tools_hash == tools_hash else call.tools,
             ),
             messages_prefix_len=shared,
@@ -101,12 +104,13 @@ class Chain:
             prompt_prefix_len=place.prefix_len if parent else 0,
             prompt_suffix_ids=call.prompt_ids[place.prefix_len :] if parent else call.prompt_ids,
             prompt_len=len(call.prompt_ids),
-            prompt_hash=prompt_hash(call.prompt_ids),
+            prompt_hash=hashed.prompt_hash,
             chain_len=parent.chain_len + 1 if parent else 0,
         )
-        response = [_hash(call.response.encode())] if call.response else []
-        self._links[Key(call.call_id, call.choice)] = _Link(delta.chain_len, hashes + response, tools_hash)
-        self._keep(delta, len(hashes))
+        said = [*pieces, Piece(call.response.encode())] if call.response else pieces
+        link = _Link(depth, delta.chain_len, said, tools_hash, hashed)
+        self._links[Key(call.call_id, call.choice)] = link
+        self._keep(delta, len(pieces) - shared)
         return delta
 
     def calls(self) -> list[Call]:
@@ -115,26 +119,26 @@ class Chain:
         return [unfolder.add(row) for row in self.rows]
 
     def _keep(self, delta: Delta, messages: int) -> None:
-        call = replace(delta.call, request_raw=None, top_logprobs=None, routed_experts=None, sampling_mask=None)
-        call = replace(call, prompt_log_probs=empty_log_probs())
+        call = replace(
+            delta.call,
+            request_raw=None,
+            top_logprobs=None,
+            routed_experts=None,
+            sampling_mask=None,
+            prompt_log_probs=empty_log_probs(),
+        )
         self.rows.append(replace(delta, call=call))
         ids = len(delta.prompt_suffix_ids) + 2 * len(call.output_ids)
         texts = (call.messages, call.tools, call.response, call.sampling_sent, call.error)
         self.size += 12 * ids + 128 * messages + sum(3 * len(text) for text in texts if text) + 4096
 
-    def _parent(self, call: Call) -> _Link | None:
-        """The link to write a delta over; None when the call is to be written whole."""
-        if call.parent_call_id is None:
-            return None
-        link = self._links[Key(call.parent_call_id, call.parent_choice or 0)]
-        return link if link.chain_len + 1 < SNAPSHOT_LINKS else None
-
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    ids: Ids
-    """Prompt and output."""
-    messages: list[bytes]
+    prompt: Ids
+    output: Ids
+    hashed: Hashed
+    messages: list[Piece]
     """The messages, and the response if there is one."""
     tools: str | None
 
@@ -156,53 +160,69 @@ class Unfolder:
                 raise DanglingParent(f"{key.call_id} (choice {key.choice})")
         prompt = row.prompt_suffix_ids
         if parent is not None and row.prompt_prefix_len:
-            prompt = np.concatenate((parent.ids[: row.prompt_prefix_len], prompt))
-        if len(prompt) != row.prompt_len or prompt_hash(prompt) != row.prompt_hash:
-            raise WrongPrompt(f"{len(prompt)} ids with hash {prompt_hash(prompt)}")
-        messages = message_list(row.call.messages)
+            shared = parent.prompt[: row.prompt_prefix_len]
+            prompt = np.concatenate((shared, parent.output[: row.prompt_prefix_len - len(shared)], prompt))
+        hashed = Hashed.of(prompt, row.call.output_ids, parent.hashed if parent else None, row.prompt_prefix_len)
+        if len(prompt) != row.prompt_len or hashed.prompt_hash != row.prompt_hash:
+            raise WrongPrompt(f"{len(prompt)} ids with hash {hashed.prompt_hash}")
+        messages = Messages().read(row.call.messages)
         tools = row.call.tools
         if parent is not None:
             messages = parent.messages[: row.messages_prefix_len] + messages
             tools = parent.tools if row.tools_hash and tools is None else tools
-        self._keep(row, prompt, messages, tools)
-        text = join_messages(messages) if row.messages_prefix_len else row.call.messages
+        self._keep(row, prompt, hashed, messages, tools)
+        text = joined(messages) if row.messages_prefix_len else row.call.messages
         return replace(row.call, prompt_ids=prompt, messages=text, tools=tools)
 
-    def _keep(self, row: Delta, prompt: Ids, messages: list[bytes], tools: str | None) -> None:
-        response = [row.call.response.encode()] if row.call.response else []
-        ids = np.concatenate((prompt, row.call.output_ids))
-        self._wholes[Key(row.call.call_id, row.call.choice)] = _Whole(ids, messages + response, tools)
-        self.size += ids.nbytes + 8 * len(messages) + len(row.call.messages) + 1024
+    def _keep(self, row: Delta, prompt: Ids, hashed: Hashed, messages: list[Piece], tools: str | None) -> None:
+        said = [*messages, Piece(row.call.response.encode())] if row.call.response else messages
+        self._wholes[Key(row.call.call_id, row.call.choice)] = _Whole(prompt, row.call.output_ids, hashed, said, tools)
+        self.size += prompt.nbytes + row.call.output_ids.nbytes + 8 * len(messages) + len(row.call.messages) + 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """The hash of a prompt's ids, and how far it had come where a continuation can take it up."""
+
+    prompt_len: int
+    total_len: int
+    after_prompt: Blake
+    after_output: Blake
+
+    @classmethod
+    def of(cls, prompt: Ids, output: Ids, parent: Hashed | None, prefix_len: int) -> Hashed:
+        """``prefix_len`` ids are those that the parent's prompt and output begin with: where these are all of them,
+        they are not hashed again."""
+        if parent is not None and prefix_len == parent.total_len:
+            begun, new = parent.after_output.copy(), prompt[prefix_len:]
+        elif parent is not None and prefix_len == parent.prompt_len:
+            begun, new = parent.after_prompt.copy(), prompt[prefix_len:]
+        else:
+            begun, new = hashlib.blake2b(digest_size=HASH_BYTES), prompt
+        begun.update(_little(new))
+        whole = begun.copy()
+        whole.update(_little(output))
+        return cls(len(prompt), len(prompt) + len(output), begun, whole)
+
+    @property
+    def prompt_hash(self) -> str | None:
+        return self.after_prompt.hexdigest() if self.prompt_len else None
+
+
+def is_whole(depth: int) -> bool:
+    """Whether a call so many links from its root is written whole: now and then, so that what a lost part takes with
+    it is bounded, and at twice the distance each time, so that a long session is not written many times over."""
+    return depth == 0 or (depth >= SNAPSHOT_LINKS and depth & (depth - 1) == 0)
 
 
 def prompt_hash(ids: Ids) -> str | None:
     """blake2b-128 of the little-endian int32 ids; None when there are none."""
-    if not len(ids):
-        return None
-    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<i4").tobytes(), digest_size=16).hexdigest()
+    return Hashed.of(ids, empty_ids(), None, 0).prompt_hash
 
 
-def message_list(text: str) -> list[bytes]:
-    """The messages of a JSON array, each as its own bytes; [] where it is none that we can take apart (half a surrogate
-    pair): such a text is kept as it is, whole."""
-    try:
-        return [bytes(raw) for raw in _raw_list.decode(text.encode())]
-    except msgspec.DecodeError:
-        return []
-
-
-def join_messages(pieces: Sequence[bytes]) -> str:
-    return (b"[" + b",".join(pieces) + b"]").decode()
+def _little(ids: Ids) -> bytes:
+    return np.ascontiguousarray(ids, dtype="<i4").tobytes()
 
 
 def _hash(piece: bytes) -> bytes:
-    return hashlib.blake2b(piece, digest_size=16).digest()
-
-
-def _common(a: Sequence[bytes], b: Sequence[bytes]) -> int:
-    count = 0
-    for one, other in zip(a, b, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    return hashlib.blake2b(piece, digest_size=HASH_BYTES).digest()

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from forge.storage.messages import RECENT, Piece, common
 from forge.storage.records import CallKind, JoinCause
 
 THINK: Final = re.compile(r"<think>(.*?)</think>", re.DOTALL)
@@ -25,8 +27,6 @@ THINKING_HEAD: Final = 4
 line end stand in an empty thought too, and the mark may be the prompt's. Text that is tokenised anew parts later."""
 GAP_FILLERS: Final = 2
 """Messages a harness may put in the place of those it drops (a summary and an acknowledgement)."""
-
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Key(NamedTuple):
@@ -46,6 +46,7 @@ class Key(NamedTuple):
 class Said:
     """What one call's prompt and reply say."""
 
+    pieces: list[Piece]
     keys: list[Key]
     whole: list[bytes]
     """Running hash after each message of the prompt."""
@@ -87,10 +88,25 @@ class History:
         self._replies: dict[bytes, int] = {}
         self._summaries: list[int] = []
 
-    def read(self, messages: str, response: str | None, tools: str | None, kind: str) -> Said:
-        keys = [self._key(bytes(raw)) for raw in _messages(messages)]
-        reply = self._key(response.encode()) if response else None
-        return Said(keys, _running([k.whole for k in keys]), _running([k.spoken for k in keys]), reply, tools, kind)
+    def read(self, pieces: list[Piece], response: str | None, tools: str | None, kind: str) -> Said:
+        """``pieces``: the prompt's messages. Of those that a recent prompt began with nothing is worked out again."""
+        reply = self._key(Piece(response.encode())) if response else None
+        like, same = self._alike(pieces)
+        keys = [self._key(piece) for piece in islice(pieces, same, None)]
+        whole = _running(like.whole[:same] if like else [], [key.whole for key in keys])
+        spoken = _running(like.spoken[:same] if like else [], [key.spoken for key in keys])
+        return Said(pieces, like.keys[:same] + keys if like else keys, whole, spoken, reply, tools, kind)
+
+    def _alike(self, pieces: list[Piece]) -> tuple[Said | None, int]:
+        """The recent prompt that has most messages in common with this one, and how many."""
+        best: tuple[Said | None, int] = (None, 0)
+        for said in islice(reversed(self._said), RECENT):
+            same = common(said.pieces, pieces)
+            if same > best[1]:
+                best = (said, same)
+            if best[1] and best[1] == len(said.pieces):
+                break
+        return best
 
     def add(self, said: Said) -> None:
         """The next call of the session; its place in order is its number."""
@@ -163,28 +179,19 @@ class History:
                 return True
         return False
 
-    def _key(self, raw: bytes) -> Key:
-        digest = hashlib.blake2b(raw, digest_size=16).digest()
-        key = self._keys.get(digest)
+    def _key(self, piece: Piece) -> Key:
+        key = self._keys.get(piece.digest)
         if key is None:
-            key = self._keys[digest] = _key_of(raw)
+            key = self._keys[piece.digest] = _key_of(piece)
         return key
 
 
-def _messages(text: str) -> list[msgspec.Raw]:
-    try:
-        return _raw_list.decode(text.encode())
-    except msgspec.DecodeError:
-        return []
-
-
-def _key_of(raw: bytes) -> Key:
+def _key_of(piece: Piece) -> Key:
     """Total: what a harness sent may be any JSON, and the row of a refused call is placed too."""
     try:
-        return _normalise(msgspec.json.decode(raw))
+        return _normalise(msgspec.json.decode(piece.raw))
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-        digest = hashlib.blake2b(raw, digest_size=16).digest()
-        return Key(digest, digest, assistant=False, told=False, thinks=False, text="")
+        return Key(piece.digest, piece.digest, assistant=False, told=False, thinks=False, text="")
 
 
 def _normalise(message: Any) -> Key:
@@ -239,8 +246,8 @@ def _step(running: bytes, key: bytes) -> bytes:
     return hashlib.blake2b(running + key, digest_size=16).digest()
 
 
-def _running(keys: list[bytes]) -> list[bytes]:
-    hashes: list[bytes] = []
+def _running(hashes: list[bytes], keys: list[bytes]) -> list[bytes]:
+    """``hashes`` of the messages before, and those of ``keys``."""
     for key in keys:
         hashes.append(_step(_last(hashes), key))
     return hashes

@@ -2,14 +2,21 @@
 
 Owns nothing but numbers: what an owner is, and whether a match means anything, is the caller's business. Sequences
 share their common prefixes, so memory grows with the *new* tokens of each one. A split keeps the lower edge's
-identity, so an edge returned by ``insert`` stays the end of its sequence for ever.
+identity, so an edge returned by ``insert`` stays the end of its sequence for ever. The one non-obvious fact: edges
+hold bytes, because a long session's sequences run through hundreds of edges, and a prefix of bytes is compared
+without making an array of it first.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from forge.storage.records import Ids, empty_ids
+import numpy as np
+
+from forge.storage.records import Ids
+
+_ID: Final = 4
+"""Bytes of one id."""
 
 
 class Edge:
@@ -17,12 +24,14 @@ class Edge:
 
     __slots__ = ("children", "ends", "ids", "owner", "parent")
 
-    def __init__(self, ids: Ids, parent: Edge | None, owner: int) -> None:
+    def __init__(self, ids: bytes, parent: Edge | None, owner: int) -> None:
         self.ids = ids
+        """As int32, one behind the other."""
         self.parent = parent
         self.owner = owner
         """The latest sequence that runs through here."""
-        self.children: dict[int, Edge] = {}
+        self.children: dict[bytes, Edge] = {}
+        """By their first id."""
         self.ends: list[int] = []
         """Sequences that end with this edge and asked to be found as a whole, in order of insertion."""
 
@@ -45,32 +54,31 @@ class Match(NamedTuple):
 
 class PrefixTree:
     def __init__(self) -> None:
-        self._root = Edge(empty_ids(), None, -1)
+        self._root = Edge(b"", None, -1)
 
     def match(self, ids: Ids) -> Match:
+        asked = _bytes(ids)
         edge, depth, ends = self._root, 0, []
-        while depth < len(ids):
-            child = edge.children.get(int(ids[depth]))
-            if child is None:
+        while (child := edge.children.get(asked[depth : depth + _ID])) is not None:
+            edge = child
+            if not asked.startswith(child.ids, depth):
+                depth += _common(child.ids, asked, depth)
                 break
-            same = _common(child.ids, ids[depth:])
-            edge, depth = child, depth + same
-            if same < len(child.ids):
-                break
-            ends.extend(child.ends)
-        return Match(depth, edge, ends)
+            depth += len(child.ids)
+            ends += child.ends
+        return Match(depth // _ID, edge, ends)
 
     def insert(self, ids: Ids, owner: int, *, findable: bool) -> Edge:
         """Adds a sequence; ``findable`` ones are named in ``Match.ends``."""
+        added = _bytes(ids)
         edge, depth = self._root, 0
-        while depth < len(ids):
-            child = edge.children.get(int(ids[depth]))
+        while depth < len(added):
+            first = added[depth : depth + _ID]
+            child = edge.children.get(first)
             if child is None:
-                child = edge.children[int(ids[depth])] = Edge(ids[depth:].copy(), edge, owner)
-            else:
-                same = _common(child.ids, ids[depth:])
-                if same < len(child.ids):
-                    child = _split(child, edge, same)
+                child = edge.children[first] = Edge(added[depth:], edge, owner)
+            elif not added.startswith(child.ids, depth):
+                child = _split(child, edge, _common(child.ids, added, depth))
             child.owner = owner
             edge, depth = child, depth + len(child.ids)
         if findable:
@@ -78,17 +86,22 @@ class PrefixTree:
         return edge
 
 
-def _common(a: Ids, b: Ids) -> int:
-    size = min(len(a), len(b))
-    differs = a[:size] != b[:size]
+def _bytes(ids: Ids) -> bytes:
+    return np.ascontiguousarray(ids, dtype=np.int32).tobytes()
+
+
+def _common(run: bytes, asked: bytes, at: int) -> int:
+    """Bytes of whole ids that ``run`` has in common with what stands at ``at``."""
+    size = min(len(run), len(asked) - at) // _ID
+    differs = np.frombuffer(run, np.int32, size) != np.frombuffer(asked, np.int32, size, at)
     first = int(differs.argmax())
-    return first if differs[first] else size
+    return _ID * (first if differs[first] else size)
 
 
 def _split(edge: Edge, parent: Edge, at: int) -> Edge:
-    """Puts a new edge above ``edge`` that ends after its first ``at`` ids."""
+    """Puts a new edge above ``edge`` that ends after its first ``at`` bytes."""
     upper = Edge(edge.ids[:at], parent, edge.owner)
-    upper.children[int(edge.ids[at])] = edge
-    parent.children[int(edge.ids[0])] = upper
+    upper.children[edge.ids[at : at + _ID]] = edge
+    parent.children[edge.ids[:_ID]] = upper
     edge.ids, edge.parent = edge.ids[at:], upper
     return upper

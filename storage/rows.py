@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forge.storage.columns import IDS, INTS, LOG_PROBS, MASK, NAME, TABLES, TEXT, TIME, Column, schema
+from forge.storage.columns import IDS, INTS, LOG_PROBS, MASK, NAME, TABLES, TEXT, TEXTS, TIME, Column, schema
 from forge.storage.delta import Delta
 from forge.storage.records import Call, Sample, Session
 
@@ -36,23 +37,34 @@ _OF_DELTA: Final = frozenset(Delta.__dataclass_fields__) - {"call"}
 """Columns of ``calls`` that a ``Delta`` adds to its call."""
 
 
+def _getter(table: str, name: str) -> Callable[[Row], Any]:
+    field = _FIELD_OF.get(name, name)
+    return attrgetter(field if table != "calls" or name in _OF_DELTA else f"call.{field}")
+
+
+_GETTERS: Final = {table: {c.name: _getter(table, c.name) for c in columns} for table, columns in TABLES.items()}
+"""Of each table, what takes a column's value from a row."""
+_WIDTH_OF: Final = {IDS: 4, LOG_PROBS: 4, MASK: 1, INTS: 8, TEXTS: 8, TEXT: 1, pa.large_binary(): 1}
+_WIDTHS: Final = {
+    table: [(_WIDTH_OF[c.type], _GETTERS[table][c.name]) for c in columns if c.type in _WIDTH_OF]
+    for table, columns in TABLES.items()
+}
+"""Of each table, the columns without a fixed size: bytes per element, and the value's getter."""
+
+
+def _table_of(row: Row) -> str:
+    return {Delta: "calls", Session: "sessions", Sample: "samples"}[type(row)]
+
+
 def to_batch(table: str, rows: Sequence[Row]) -> pa.RecordBatch:
     """One record batch with the table's whole schema."""
-    arrays = [_array(column, [_value(row, column.name) for row in rows]) for column in TABLES[table]]
+    arrays = [_array(column, list(map(_GETTERS[table][column.name], rows))) for column in TABLES[table]]
     return pa.RecordBatch.from_arrays(arrays, schema=schema(table))
 
 
 def size(row: Row) -> int:
     """About how many bytes it takes in memory."""
-    total = 0
-    for record in (row, row.call) if isinstance(row, Delta) else (row,):
-        for name in type(record).__dataclass_fields__:
-            value = getattr(record, name)
-            if isinstance(value, np.ndarray):
-                total += value.nbytes
-            elif isinstance(value, str | bytes | list):
-                total += 8 * len(value) if isinstance(value, list) else len(value)
-    return total
+    return sum(width * len(value) for width, get in _WIDTHS[_table_of(row)] if (value := get(row)) is not None)
 
 
 def deltas(table: pa.Table) -> list[Delta]:
@@ -71,14 +83,6 @@ def sessions(table: pa.Table) -> list[Session]:
 
 def samples(table: pa.Table) -> list[Sample]:
     return [Sample(**values) for values in _rows(_columns("samples", table), table.num_rows)]
-
-
-def _value(row: Row, name: str) -> Any:
-    if isinstance(row, Delta):
-        if name in _OF_DELTA:
-            return getattr(row, name)
-        return getattr(row.call, _FIELD_OF.get(name, name))
-    return getattr(row, _FIELD_OF.get(name, name))
 
 
 def _array(column: Column, values: Sequence[Any]) -> pa.Array:

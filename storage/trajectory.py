@@ -16,6 +16,7 @@ import numpy as np
 
 from forge.storage.history import THINKING_HEAD, Broken, Continued, History, Said
 from forge.storage.media_list import identities
+from forge.storage.messages import Messages, Piece
 from forge.storage.prefixes import Edge, Match, PrefixTree
 from forge.storage.records import Call, JoinCause
 
@@ -62,12 +63,15 @@ class Placer:
         """Numbers (in order of ``add``) of the calls whose reply stands in a later prompt."""
         self._tree = PrefixTree()
         self._history = History()
+        self._messages = Messages()
         self._known: list[_Known] = []
 
-    def add(self, call: Call) -> Placement:
-        """Places ``call`` among the calls added before it, and adds it."""
+    def add(self, call: Call, pieces: list[Piece] | None = None) -> Placement:
+        """Places ``call`` among the calls added before it, and adds it. ``pieces``: its messages, where the caller has
+        taken them apart."""
         media = identities(call.media)
-        said = self._history.read(call.messages, call.response, call.tools, call.kind)
+        pieces = self._messages.read(call.messages) if pieces is None else pieces
+        said = self._history.read(pieces, call.response, call.tools, call.kind)
         match = self._tree.match(call.prompt_ids)
         exact = self._exact(match, call.model_served, media)
         parent, prefix, cause = exact, match.length, None

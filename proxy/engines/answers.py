@@ -8,16 +8,27 @@ ids are never told from text.
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Collection, Iterable
-from typing import Any, Final, TypeVar
+from array import array
+from collections.abc import Collection, Sequence
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import numpy as np
 
 from forge.proxy.engines.base import Tokens
-from forge.proxy.engines.shapes import Answer, Choice, Span, TokenLogProb, ToolCall, Usage, decode
+from forge.proxy.engines.prompt_ids import PromptIds
+from forge.proxy.engines.shapes import (
+    Answer,
+    Choice,
+    MetaInfo,
+    Span,
+    TokenLogProb,
+    ToolCall,
+    Usage,
+    decode,
+    decode_stream,
+)
 from forge.proxy.splice import UNREADABLE
 from forge.proxy.sse import EventTooLarge, Splitter
 from forge.storage.records import Ids, LogProbs, empty_ids
@@ -31,10 +42,10 @@ _ID_TEXT: Final = re.compile(r"token_id:(\d{1,9})")
 _T = TypeVar("_T")
 
 
-def read_whole(body: bytes) -> list[Tokens]:
+def read_whole(body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
     """Raises ``ValueError`` on a body that is no chat completion."""
     try:
-        answer = decode(body)
+        answer = decode(body, prompts)
     except UNREADABLE as failure:
         raise ValueError(f"not a chat completion: {failure}") from failure
     if answer.choices is None and answer.error is None:
@@ -42,8 +53,15 @@ def read_whole(body: bytes) -> list[Tokens]:
     return _merge([answer])
 
 
-def read_stream(body: bytes) -> list[Tokens]:
+def read_stream(body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
     """From raw SSE bytes; what comes after an unreadable event is left out. Raises ``ValueError`` if nothing is."""
+    answers = decode_stream(body, prompts) or _one_by_one(body)
+    if not answers:
+        raise ValueError("not a chat completion stream: it has no events")
+    return _merge(answers)
+
+
+def _one_by_one(body: bytes) -> list[Answer]:
     answers: list[Answer] = []
     splitter = Splitter()
     try:
@@ -57,9 +75,7 @@ def read_stream(body: bytes) -> list[Tokens]:
             answers.append(decode(event.data))
         except UNREADABLE:
             break
-    if not answers:
-        raise ValueError("not a chat completion stream: it has no events")
-    return _merge(answers)
+    return answers
 
 
 class _CallParts:
@@ -76,65 +92,49 @@ class _CallParts:
 
 
 class _Parts:
-    """One choice as it grows."""
+    """One choice, from its chunks."""
 
-    def __init__(self) -> None:
-        self.ids: list[list[int]] = []
+    def __init__(self, chunks: Sequence[Choice] = ()) -> None:
+        ids = [chunk.token_ids or chunk.response_token_ids for chunk in chunks]
+        self.ids = [some for some in ids if some is not None]
         """Of each chunk."""
-        self.log_probs: list[list[TokenLogProb]] = []
-        self.prompt_ids: list[int] | None = None
+        self.log_probs = [chunk.logprobs.entries() for chunk in chunks if chunk.logprobs is not None]
+        self.prompt_ids = _last([chunk.prompt_token_ids for chunk in chunks])
         self.spans: list[Span] | None = None
-        self.finish: str | None = None
+        self.finish = _last([chunk.finish_reason for chunk in chunks])
         self.texts: dict[str, list[str]] = {}
         self.calls: dict[int, _CallParts] = {}
-        self._before: tuple[dict[str, list[str]], dict[int, _CallParts]] | None = None
-        """Texts and calls as they were when the generation was given up: what the engine then said was cut short."""
+        for chunk in chunks:
+            if chunk.weight_versions:
+                self._add_spans(chunk.weight_versions)
+            if chunk.meta_info is not None:
+                self._add_meta(chunk, chunk.meta_info)
+        self._add_texts(chunks)
 
-    def add(self, choice: Choice) -> None:
-        if (ids := choice.token_ids or choice.response_token_ids) is not None:
-            self.ids.append(ids)
-        if choice.logprobs is not None:
-            self.log_probs.append(choice.logprobs.entries())
-        self.prompt_ids = choice.prompt_token_ids or self.prompt_ids
-        self._add_spans(choice.weight_versions)
-        self._add_meta(choice)
-        self._given_up(choice)
-        self.finish = choice.finish_reason or self.finish
-        if choice.text is not None:
-            self.texts.setdefault("content", []).append(choice.text)
-        message = choice.message or choice.delta
-        if message is None:
-            return
-        reasoning = message.reasoning if message.reasoning is not None else message.reasoning_content
-        for name, text in (("content", message.content), ("reasoning", reasoning), ("refusal", message.refusal)):
-            if text is not None:
-                self.texts.setdefault(name, []).append(text)
-        for place, call in enumerate(message.tool_calls or ()):
-            self._add_call(call.index if call.index is not None else place, call)
-
-    def _add_spans(self, spans: list[Span] | None) -> None:
+    def _add_spans(self, spans: list[Span]) -> None:
         """Those of a generation that goes on follow those that it had."""
-        if spans and self.spans and spans[0].start == self.spans[-1].end:
-            self.spans = [*self.spans, *spans]
-        else:
-            self.spans = spans or self.spans
+        follow = self.spans is not None and spans[0].start == self.spans[-1].end
+        self.spans = [*(self.spans or ()), *spans] if follow else spans
 
-    def _given_up(self, choice: Choice) -> None:
-        if self._before is not None:
-            # It goes on: what was flushed at the giving up is said again.
-            self.texts, self.calls = self._before
-            self._before = None
-        if choice.finish_reason == ABORT:
-            self._before = copy.deepcopy((self.texts, self.calls))
-
-    def _add_meta(self, choice: Choice) -> None:
-        meta = choice.meta_info
-        if meta is None:
-            return
+    def _add_meta(self, chunk: Choice, meta: MetaInfo) -> None:
         self.spans = meta.weight_versions or self.spans
         entries = meta.output_token_logprobs or ()
-        if entries and (choice.logprobs is None or not choice.logprobs.content):
+        if entries and (chunk.logprobs is None or not chunk.logprobs.content):
             self.log_probs.append([TokenLogProb(p, None, text, token) for p, token, text in entries])
+
+    def _add_texts(self, chunks: Sequence[Choice]) -> None:
+        # Where a generation that was given up goes on, what was flushed at the giving up is said again.
+        told = [chunk for chunk in chunks if chunk.finish_reason != ABORT or chunk is chunks[-1]]
+        messages = [message for chunk in told if (message := chunk.message or chunk.delta) is not None]
+        said = {
+            "content": [chunk.text for chunk in told] + [message.content for message in messages],
+            "reasoning": [m.reasoning_content if m.reasoning is None else m.reasoning for m in messages],
+            "refusal": [message.refusal for message in messages],
+        }
+        self.texts = {name: some for name, texts in said.items() if (some := [t for t in texts if t is not None])}
+        for message in messages:
+            for place, call in enumerate(message.tool_calls or ()):
+                self._add_call(call.index if call.index is not None else place, call)
 
     def settled(self, count: int | None) -> tuple[list[int], list[TokenLogProb]]:
         """Ids and log probs of the whole choice, of which the engine counts ``count`` tokens if it does."""
@@ -163,6 +163,11 @@ class _Parts:
         return {"role": "assistant", "content": content} | extra | ({"tool_calls": calls} if calls else {})
 
 
+def _last(values: Sequence[_T | None]) -> _T | None:
+    """The last one that says something."""
+    return next((value for value in reversed(values) if value), None)
+
+
 def joined(chunks: list[list[_T]], count: int | None) -> list[_T]:
     """Chunks one behind the other; of a stream whose every chunk says again what came before, the last one: told by
     the engine's count."""
@@ -181,27 +186,21 @@ def _ids_of(log_probs: list[TokenLogProb]) -> list[int]:
     return [] if None in named else [token for token in named if token is not None]
 
 
-def _merge(answers: Iterable[Answer]) -> list[Tokens]:
-    parts: dict[int, _Parts] = {}
-    model: str | None = None
-    usage: Usage | None = None
-    prompt_ids: list[int] | None = None
-    error: str | None = None
-    once: list[list[int]] | None = None
-    spans: list[Span] | None = None
-    for answer in answers:
-        model = answer.model or model
-        usage = answer.usage or usage
-        prompt_ids = answer.prompt_token_ids or prompt_ids
-        error = error if answer.error is None else error_text(answer.error)
-        if answer.sglext is not None:
-            prompt_ids = answer.sglext.input_ids or prompt_ids
-            once = answer.sglext.output_ids or once
-        spans = answer.metadata.weight_versions if answer.metadata is not None else spans
-        for choice in answer.choices or ():
-            parts.setdefault(choice.index, _Parts()).add(choice)
-    said = bool(parts)
-    parts = parts or {0: _Parts()}
+def _merge(answers: Sequence[Answer]) -> list[Tokens]:
+    model = _last([answer.model for answer in answers])
+    usage = _last([answer.usage for answer in answers])
+    error = next((error_text(answer.error) for answer in reversed(answers) if answer.error is not None), None)
+    extensions = [answer.sglext for answer in answers if answer.sglext is not None]
+    once = _last([extension.output_ids for extension in extensions])
+    inputs = [extension.input_ids for extension in extensions]
+    prompt_ids = _last([*(answer.prompt_token_ids for answer in answers), *inputs])
+    metadata = _last([answer.metadata for answer in answers])
+    spans = metadata.weight_versions if metadata is not None else None
+    chunks: dict[int, list[Choice]] = {}
+    for choice in [choice for answer in answers for choice in answer.choices or ()]:
+        chunks.setdefault(choice.index, []).append(choice)
+    said = bool(chunks)
+    parts = {index: _Parts(some) for index, some in chunks.items()} or {0: _Parts()}
     if len(parts) == 1:
         parts[min(parts)].spans = parts[min(parts)].spans or spans
     for index, ids in enumerate(once or ()):
@@ -219,7 +218,7 @@ def _tokens(
     said: bool,
     model: str | None,
     usage: Usage | None,
-    prompt_ids: list[int] | None,
+    prompt_ids: Sequence[int] | None,
     error: str | None,
     parts: Collection[_Parts],
 ) -> Tokens:
@@ -257,9 +256,11 @@ def error_text(error: Any) -> str:
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()
 
 
-def _ids(ids: list[int] | None) -> Ids:
+def _ids(ids: Sequence[int] | None) -> Ids:
     if not ids:
         return empty_ids()
+    if isinstance(ids, array):
+        return np.frombuffer(ids, dtype=np.int32)
     try:
         return np.array(ids, dtype=np.int32)
     except OverflowError as failure:
@@ -268,15 +269,18 @@ def _ids(ids: list[int] | None) -> Ids:
 
 def _log_probs(entries: list[TokenLogProb]) -> LogProbs:
     """NaN for null and for the engine's stand-in for it: a missing log probability is never a number."""
-    values = [np.nan if e.logprob is None or e.logprob <= MINUS_INFINITY else e.logprob for e in entries]
-    return np.array(values, dtype=np.float32)
+    values = np.array([entry.logprob for entry in entries], dtype=np.float64)  # null becomes NaN
+    values[values <= MINUS_INFINITY] = np.nan
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
 
 
 def _pieces(entries: list[TokenLogProb]) -> str | None:
     """None where a token's text is missing, or is a fragment of a character or the name of a byte."""
-    if not entries or any(entry.token is None for entry in entries):
+    texts = [entry.token for entry in entries]
+    if not texts or None in texts:
         return None
-    text = "".join(entry.token or "" for entry in entries)
+    text = "".join(cast("list[str]", texts))
     return None if "\ufffd" in text or "<0x" in text or _ID_TEXT.match(text) else text
 
 
@@ -291,6 +295,5 @@ def _spans(spans: list[Span] | None) -> list[tuple[int, int, int]] | None:
 
 
 def _top(entries: list[TokenLogProb]) -> str | None:
-    if not any(entry.top_logprobs for entry in entries):
-        return None
-    return msgspec.json.encode([entry.top_logprobs or [] for entry in entries]).decode()
+    tops = [entry.top_logprobs for entry in entries]
+    return msgspec.json.encode([top or [] for top in tops]).decode() if any(tops) else None

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
+from forge.proxy.engines.prompt_ids import PromptIds
 from forge.storage.records import Ids, LogProbs
 
 
@@ -168,10 +169,11 @@ class Engine(Protocol):
         """``request`` holds the top-level members of the chat request, or of the raw completion's (which has a
         ``prompt``), values as raw JSON."""
 
-    def read_whole(self, body: bytes) -> list[Tokens]:
-        """One entry per choice. Raises ``ValueError`` on a body that is not this engine's answer."""
+    def read_whole(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
+        """One entry per choice. ``prompts`` are those of the session so far, where the caller remembers them: what they
+        repeat is not parsed again. Raises ``ValueError`` on a body that is not this engine's answer."""
 
-    def read_stream(self, body: bytes) -> list[Tokens]:
+    def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
         """The same from the raw SSE bytes; a stream that broke off gives what it held."""
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from forge.proxy.engines import answers
 from forge.proxy.engines.base import Ask, GivenUp, Publication, Tokens, Wire
+from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm import asks_usage
 
 
@@ -30,11 +31,11 @@ class OpenAI:
             return Ask()
         return Ask({"stream_options": b'{"include_usage":true}'}, drop_usage_chunk=True)
 
-    def read_whole(self, body: bytes) -> list[Tokens]:
-        return answers.read_whole(body)
+    def read_whole(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
+        return answers.read_whole(body, prompts)
 
-    def read_stream(self, body: bytes) -> list[Tokens]:
-        return answers.read_stream(body)
+    def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
+        return answers.read_stream(body, prompts)
 
     def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
         return None

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from forge.proxy.engines import answers
 from forge.proxy.engines.base import Ask, Cut, GivenUp, Publication, Step, Tokens, Wire
+from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm import asks, asks_usage
 
 _IDS: Final = ("return_input_ids_in_sglext", "return_output_ids_in_sglext")
@@ -75,11 +76,11 @@ class Sglang:
         # Where a parser is on, log probs of tokens that show no text come in chunks of their own.
         return Ask(members, cuts, drop_usage_chunk=not usage, drop_empty_chunks=not asked and "prompt" not in request)
 
-    def read_whole(self, body: bytes) -> list[Tokens]:
-        return answers.read_whole(body)
+    def read_whole(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
+        return answers.read_whole(body, prompts)
 
-    def read_stream(self, body: bytes) -> list[Tokens]:
-        return answers.read_stream(body)
+    def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
+        return answers.read_stream(body, prompts)
 
     def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
         return None

@@ -7,20 +7,26 @@ write ``-Infinity`` or ``NaN`` for a log prob, which is no JSON: it is read as n
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from forge.proxy.engines.prompt_ids import MARK, Folded, PromptIds, fold
 from forge.proxy.splice import UNREADABLE
 
 
-class Alternative(msgspec.Struct):
+class _Tree(msgspec.Struct, gc=False):
+    """What was parsed has no cycles: the collector need not look at an answer's thousands of members."""
+
+
+class Alternative(_Tree):
     token: str = ""
     logprob: float | None = None
     bytes: list[int] | None = None
 
 
-class TokenLogProb(msgspec.Struct):
+class TokenLogProb(_Tree):
     logprob: float | None = None
     top_logprobs: list[Alternative] | None = None
     token: str | None = None
@@ -28,7 +34,7 @@ class TokenLogProb(msgspec.Struct):
     """llama.cpp's."""
 
 
-class ChoiceLogProbs(msgspec.Struct):
+class ChoiceLogProbs(_Tree):
     """Chat says ``content``; a raw completion says the rest."""
 
     content: list[TokenLogProb] | None = None
@@ -37,6 +43,8 @@ class ChoiceLogProbs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None] | None = None
 
     def entries(self) -> list[TokenLogProb]:
+        if self.token_logprobs is None:
+            return self.content or []
         tops = self.top_logprobs or ()
         named = [[Alternative(token, p) for token, p in (top or {}).items()] for top in tops]
         texts = self.tokens or ()
@@ -47,19 +55,19 @@ class ChoiceLogProbs(msgspec.Struct):
         return [*(self.content or ()), *raw]
 
 
-class Function(msgspec.Struct):
+class Function(_Tree):
     name: str | None = None
     arguments: str | None = None
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(_Tree):
     id: str | None = None
     type: str | None = None
     index: int | None = None
     function: Function | None = None
 
 
-class Message(msgspec.Struct):
+class Message(_Tree):
     """A message, or the delta of one."""
 
     role: str | None = None
@@ -70,34 +78,34 @@ class Message(msgspec.Struct):
     tool_calls: list[ToolCall] | None = None
 
 
-class Span(msgspec.Struct):
+class Span(_Tree):
     version: str | int
     start: int
     end: int
 
 
-class MetaInfo(msgspec.Struct):
+class MetaInfo(_Tree):
     """SGLang's, of a whole answer."""
 
     output_token_logprobs: list[tuple[float | None, int, str | None]] | None = None
     weight_versions: list[Span] | None = None
 
 
-class Extension(msgspec.Struct):
+class Extension(_Tree):
     """SGLang's, of an answer: in a stream, a chunk of its own."""
 
-    input_ids: list[int] | None = None
+    input_ids: Sequence[int] | None = None
     output_ids: list[list[int]] | None = None
     """One list for each choice."""
 
 
-class Metadata(msgspec.Struct):
+class Metadata(_Tree):
     """SGLang's, of a whole answer: the versions of its first choice."""
 
     weight_versions: list[Span] | None = None
 
 
-class Choice(msgspec.Struct):
+class Choice(_Tree):
     index: int = 0
     message: Message | None = None
     delta: Message | None = None
@@ -108,35 +116,82 @@ class Choice(msgspec.Struct):
     token_ids: list[int] | None = None
     response_token_ids: list[int] | None = None
     """SGLang's name."""
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: Sequence[int] | None = None
     weight_versions: list[Span] | None = None
     meta_info: MetaInfo | None = None
 
 
-class Usage(msgspec.Struct):
+class Usage(_Tree):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-class Answer(msgspec.Struct):
+class Answer(_Tree):
     """A whole body, or one chunk of a stream."""
 
     model: str | None = None
     choices: list[Choice] | None = None
     usage: Usage | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: Sequence[int] | None = None
     sglext: Extension | None = None
     metadata: Metadata | None = None
     error: Any = None
 
 
 _answer: Final = msgspec.json.Decoder(Answer)
+_EVENT: Final = b"data: "
+_NEXT: Final = b"\n\ndata: "
+_DONE: Final = b"\n[DONE]"
 _NO_NUMBER: Final = re.compile(rb"(?<=[:\[,])(\s*)(?:-?Infinity|NaN)(?=\s*[,}\]])")
 """Python writes these; they are no JSON."""
 
 
-def decode(document: bytes) -> Answer:
-    """Raises one of ``UNREADABLE``."""
+def decode(document: bytes, prompts: PromptIds | None = None) -> Answer:
+    """Raises one of ``UNREADABLE``. ``prompts``: those of the session so far, where the caller remembers them."""
+    folded = fold(document) if prompts is not None else None
+    if prompts is None or folded is None:
+        return _decode(document)
+    try:
+        answer = _decode(folded.document)
+        _unfold([answer], folded, prompts)
+    except (*UNREADABLE, OverflowError):
+        return _decode(document)
+    return answer
+
+
+def decode_stream(body: bytes, prompts: PromptIds | None = None) -> list[Answer] | None:
+    """All chunks of a stream at once, where each event is one ``data`` line and nothing else: None where it is not so,
+    or one cannot be read."""
+    if not body.startswith(_EVENT) or not body.endswith(b"\n\n"):
+        return None
+    # Within a document a line's end is escaped: what is replaced stands between events.
+    count = body.count(_NEXT) + 1
+    lines = body[len(_EVENT) : -2].replace(_NEXT, b"\n")
+    if lines.endswith(_DONE):
+        lines, count = lines[: -len(_DONE)], count - 1
+    folded = fold(lines) if prompts is not None else None
+    try:
+        answers = _answer.decode_lines(folded.document if folded is not None else lines)
+        if prompts is not None and folded is not None:
+            _unfold(answers, folded, prompts)
+    except (*UNREADABLE, OverflowError):
+        return None
+    return answers if len(answers) == count else None
+
+
+def _unfold(answers: Iterable[Answer], folded: Folded, prompts: PromptIds) -> None:
+    """Puts the ids in the place of their mark, of which there is one at most."""
+    name = folded.name
+    for answer in answers:
+        extension = answer.sglext if name == "input_ids" else None
+        places = (extension,) if name == "input_ids" else (answer, *(answer.choices or ()))
+        for place in places:
+            if place is not None and getattr(place, name) == [MARK]:
+                setattr(place, name, prompts.read(folded.text))
+                return
+
+
+def _decode(document: bytes) -> Answer:
     try:
         return _answer.decode(document)
     except UNREADABLE:

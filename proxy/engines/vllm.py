@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from forge.proxy.engines import answers
 from forge.proxy.engines.base import Ask, Cut, GivenUp, Publication, Step, Tokens, Wire
+from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.splice import UNREADABLE
 
 _ASKS_NOTHING: Final = (b"", b"null", b"false")
@@ -67,11 +68,11 @@ class Vllm:
             drop_empty_chunks=self.empty_when_asked and not raw and not ids and not log_probs,
         )
 
-    def read_whole(self, body: bytes) -> list[Tokens]:
-        return answers.read_whole(body)
+    def read_whole(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
+        return answers.read_whole(body, prompts)
 
-    def read_stream(self, body: bytes) -> list[Tokens]:
-        return answers.read_stream(body)
+    def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
+        return answers.read_stream(body, prompts)
 
     def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
         return None

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClosedCall:
-    """All that was recorded of one call: the arguments of ``decode_call``."""
+    """All that was recorded of one call."""
 
     open: Open
     request: bytes

@@ -18,6 +18,8 @@ from forge.proxy import splice
 from forge.proxy.dialects.overlay import LIMITS
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Engine, Tokens
+from forge.proxy.engines.prompt_ids import PromptIds, PromptMemory
+from forge.proxy.recording.assembly import ClosedCall
 from forge.proxy.recording.worth import untrainable
 from forge.proxy.redaction import redact
 from forge.storage.frames import Close, Open, seq
@@ -45,14 +47,23 @@ FROM_TOKENS: Final = (
 )
 
 
-def decode_call(open: Open, request: bytes, sent: bytes, answer: bytes, close: Close) -> list[Call]:
-    """One row per choice, at least one. ``sent`` is what the engine got, ``answer`` its body as received."""
+def decode_call(
+    open: Open, request: bytes, sent: bytes, answer: bytes, close: Close, prompts: PromptIds | None = None
+) -> list[Call]:
+    """One row per choice, at least one. ``sent`` is what the engine got, ``answer`` its body as received. ``prompts``
+    are those of the session so far: they make it faster, never different."""
     asked = _members(sent)
-    tokens, failure = _read(open.engine, answer, close)
+    tokens, failure = _read(open.engine, answer, close, prompts)
     return [
         _row(open, request, asked, close, choice, token, tokens, failure)
         for choice, token in enumerate(tokens or [_no_tokens()])
     ]
+
+
+def decode_closed(closed: ClosedCall, memory: PromptMemory) -> list[Call]:
+    """The same of a call as the journal gives it."""
+    prompts = memory.of(closed.open.session_id)
+    return decode_call(closed.open, closed.request, closed.sent, closed.answer, closed.close, prompts)
 
 
 def _members(body: bytes) -> Mapping[str, Raw]:
@@ -62,12 +73,12 @@ def _members(body: bytes) -> Mapping[str, Raw]:
         return {}
 
 
-def _read(engine_name: str, answer: bytes, close: Close) -> tuple[list[Tokens], str | None]:
+def _read(engine_name: str, answer: bytes, close: Close, prompts: PromptIds | None) -> tuple[list[Tokens], str | None]:
     engine: Engine = ENGINES.get(engine_name, ENGINES["openai"])
-    if not answer.strip():
+    if not answer or answer.isspace():
         return [], None
     try:
-        return read(engine, answer, close.content_type), None
+        return read(engine, answer, close.content_type, prompts), None
     except ValueError as failure:
         return [], str(failure)
 

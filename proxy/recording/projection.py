@@ -17,8 +17,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forge.proxy.engines.prompt_ids import PromptMemory
 from forge.proxy.recording.assembly import Interval
-from forge.proxy.recording.decode import decode_call
+from forge.proxy.recording.decode import decode_closed
 from forge.storage.checkpoint import Checkpoint
 from forge.storage.dataset_calls import BrokenDataset, CallReader
 from forge.storage.delta import Chain
@@ -52,6 +53,7 @@ class Projector:
         self._data = data
         self._checkpoint = checkpoint
         self._chain_bytes = chain_bytes
+        self._prompts = PromptMemory()
         self._chains: dict[tuple[int, str], Chain] = {}
         """By writer and session, the most recent last."""
 
@@ -72,7 +74,7 @@ class Projector:
         return written
 
     def _write_calls(self, interval: Interval, name: str, written: Written) -> None:
-        calls = [call for c in interval.calls for call in decode_call(c.open, c.request, c.sent, c.answer, c.close)]
+        calls = [call for closed in interval.calls for call in decode_closed(closed, self._prompts)]
         calls.sort(key=lambda call: (call.seq, call.call_id, call.choice))
         for run_id, mine in _by_run(calls).items():
             path = run_dir(table_dir(self._data, "calls"), run_id) / name

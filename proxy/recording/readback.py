@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from forge.proxy.engines.prompt_ids import PromptMemory
 from forge.proxy.recording.assembly import Assembly
-from forge.proxy.recording.decode import decode_call
+from forge.proxy.recording.decode import decode_closed
 from forge.storage.checkpoint import load
 from forge.storage.dataset import Dataset
 from forge.storage.errors import Unavailable
@@ -88,4 +89,5 @@ def _rows(assembly: Assembly, last: Entry | None) -> list[Call]:
         return []
     bound = assembly.feed(Entry(last.position, last.end, Cut(number=0, wall_us=0), b""))
     closed = bound.calls if bound is not None else []
-    return [row for c in closed for row in decode_call(c.open, c.request, c.sent, c.answer, c.close)]
+    memory = PromptMemory()
+    return [row for call in closed for row in decode_closed(call, memory)]

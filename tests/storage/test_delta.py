@@ -71,18 +71,18 @@ def sessions(draw: st.DrawFn) -> list[Call]:
 def test_every_call_comes_back_exactly(calls: list[Call]) -> None:
     for row in fold_and_unfold(calls):
         assert row.prompt_prefix_len + len(row.prompt_suffix_ids) == row.prompt_len
-        assert 0 <= row.chain_len < SNAPSHOT_LINKS
+        assert row.chain_len >= 0
 
 
 def test_a_long_chain_holds_only_what_is_new_and_is_written_whole_now_and_then() -> None:
     calls: list[Call] = []
     history, messages = list(range(100)), [{"role": "user", "content": "go"}]
-    for number in range(80):
+    for number in range(140):
         calls.append(call(number, ids(*history), ids(7, 8), [*messages], tools="[1]"))
         history += [7, 8, number, number]
         messages += [{"role": "assistant", "content": f"r{number}"}, {"role": "user", "content": str(number)}]
     rows = fold_and_unfold(calls)
-    assert [row.chain_len for row in rows] == [n % SNAPSHOT_LINKS for n in range(80)]
+    assert [n for n, row in enumerate(rows) if row.chain_len == 0] == [0, SNAPSHOT_LINKS, 2 * SNAPSHOT_LINKS]
     for row in rows:
         if row.chain_len:
             assert len(row.prompt_suffix_ids) == 2
@@ -90,7 +90,7 @@ def test_a_long_chain_holds_only_what_is_new_and_is_written_whole_now_and_then()
             assert len(msgspec.json.decode(row.call.messages)) == 1
         else:
             assert len(row.prompt_suffix_ids) == row.prompt_len
-    assert [row.call.join for row in rows] == ["none"] + ["exact"] * 79
+    assert [row.call.join for row in rows] == ["none"] + ["exact"] * 139
 
 
 def test_choices_of_one_call_share_their_prompt() -> None:

@@ -1,0 +1,153 @@
+"""The ids of a prompt, read from their text: what an earlier prompt of the session said is compared, not parsed.
+
+Owns one shortcut and its proof. The array of prompt ids is most of an answer, and nearly all of it stood in the answer
+before; so it is cut out by byte search, and only what is new is parsed. Inside a JSON string a quote is always escaped:
+where the quoted name stands once in the rest and no backslash before it, it is a key, and the parser says whether that
+key is the member we mean by finding the mark that was put in its place. Whatever is not so is parsed whole.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+MARK: Final = -7
+"""Stands for the array: no engine has a token of this id."""
+FOLD_FROM: Final = 4096
+"""Documents shorter than this are parsed whole."""
+RECENT: Final = 4
+"""Prompts that a new one is compared with: a session's agents take turns."""
+MEMORY_BYTES: Final = 128 << 20
+"""Of the texts and ids of all sessions' prompts; what does not fit is parsed again."""
+_NAMES: Final = ("prompt_token_ids", "input_ids")
+_BLANK: Final = b" \t\r\n"
+_COMMA: Final = ord(",")
+_ids: Final = msgspec.json.Decoder(list[int])
+
+
+class Folded(NamedTuple):
+    name: str
+    """The key."""
+    document: bytes
+    """With ``[MARK]`` in the place of the array."""
+    text: bytes
+    """What stood between its brackets."""
+
+
+def fold(document: bytes) -> Folded | None:
+    """None where nothing can be cut out for sure."""
+    if len(document) < FOLD_FROM:
+        return None
+    for name in _NAMES:
+        needle = b'"' + name.encode() + b'"'
+        at = document.find(needle)
+        start = _array_at(document, at + len(needle)) if at >= 0 else -1
+        if start < 0:
+            continue
+        end = document.find(b"]", start)
+        if end < 0 or document.find(b'"', start, end) >= 0 or document.find(b"[", start, end) >= 0:
+            continue
+        folded = b"".join((document[:start], b"%d" % MARK, document[end:]))
+        if folded.count(needle) == 1 and b"\\" + needle not in folded:
+            return Folded(name, folded, document[start:end])
+    return None
+
+
+def _array_at(document: bytes, at: int) -> int:
+    """Where the elements begin of the array that is a key's value; -1 if it is none. ``at``: the key's end."""
+    head = document[at : at + 8].lstrip(_BLANK)
+    rest = head[1:].lstrip(_BLANK)
+    if head[:1] != b":" or rest[:1] != b"[":
+        return -1
+    return document.index(b"[", at) + 1
+
+
+class _Known(NamedTuple):
+    text: bytes
+    ids: array[int]
+
+
+class PromptIds:
+    """One session's prompts. ``size`` is the bytes that it holds."""
+
+    def __init__(self) -> None:
+        self._recent: list[_Known] = []
+        """The latest last."""
+
+    @property
+    def size(self) -> int:
+        return sum(len(known.text) + known.ids.itemsize * len(known.ids) for known in self._recent)
+
+    def read(self, text: bytes) -> Sequence[int]:
+        """The ids of an array's text. Raises ``msgspec.DecodeError``, or ``OverflowError`` on an id beyond 32 bits."""
+        known, count, end = self._nearest(text)
+        if known is None:
+            ids = array("i", _ids.decode(b"[" + text + b"]"))
+        elif end == len(text):
+            ids = known.ids[:count]
+        else:
+            ids = known.ids[:count] + array("i", _ids.decode(b"[" + text[end + 1 :] + b"]"))
+        if known is not None and end >= len(known.text) // 2:
+            self._recent.remove(known)
+        self._recent = [*self._recent[1 - RECENT :], _Known(text, ids)]
+        return ids
+
+    def _nearest(self, text: bytes) -> tuple[_Known | None, int, int]:
+        """The prompt that has most ids in common, how many, and where in the text the comma after them stands."""
+        best: tuple[_Known | None, int, int] = (None, 0, 0)
+        for known in reversed(self._recent):
+            count, end = _common(known, text)
+            if count > best[1]:
+                best = (known, count, end)
+            if count == len(known.ids):
+                break
+        return best
+
+
+class PromptMemory:
+    """The prompts of many sessions: of those read last, as many as fit into ``limit`` bytes."""
+
+    def __init__(self, limit: int = MEMORY_BYTES) -> None:
+        self._limit = limit
+        self._held: dict[str, PromptIds] = {}
+        """The latest last."""
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
+
+    def of(self, session_id: str) -> PromptIds:
+        """The session's; what the one before it has grown to is counted now."""
+        self._forget()
+        prompts = self._held.pop(session_id, None) or PromptIds()
+        self._held[session_id] = prompts
+        return prompts
+
+    def _forget(self) -> None:
+        if not self._held:
+            return
+        latest = next(reversed(self._held))
+        self._bytes += self._held[latest].size - self._sizes.get(latest, 0)
+        self._sizes[latest] = self._held[latest].size
+        while self._bytes > self._limit:
+            oldest = next(iter(self._held))
+            del self._held[oldest]
+            self._bytes -= self._sizes.pop(oldest)
+
+
+def _common(known: _Known, text: bytes) -> tuple[int, int]:
+    if text.startswith(known.text):
+        end = len(known.text)
+        if end == len(text) or text[end] == _COMMA:
+            return len(known.ids), end
+    size = min(len(known.text), len(text))
+    ours, theirs = np.frombuffer(known.text, np.uint8, size), np.frombuffer(text, np.uint8, size)
+    differs = ours != theirs
+    first = int(differs.argmax()) if size else 0
+    if size and not differs[first]:
+        first = size
+    # The number at which they part may have begun alike: back to the comma before it.
+    end = text.rfind(b",", 0, first)
+    return (int(np.count_nonzero(ours[: end + 1] == _COMMA)), end) if end > 0 else (0, 0)

@@ -1,0 +1,118 @@
+"""The messages of a session's prompts, each taken apart once however many prompts repeat it.
+
+Owns where one message of a JSON array ends and the next begins; knows nothing of what they say. The one non-obvious
+fact: a message that was parsed once is a whole JSON value, so where its very bytes stand again at the same place,
+followed by a comma or the array's end, the parser would find the same message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+RECENT: Final = 4
+"""Prompts whose messages a new one is compared with: a session's agents take turns."""
+_SEPARATOR: Final = re.compile(rb"\s*,\s*")
+_START: Final = re.compile(rb"\s*\[\s*")
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Piece:
+    """One message. The same message of several prompts is the same object, so it is hashed once."""
+
+    __slots__ = ("digest", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        """Its JSON as it was sent."""
+        self.digest = hashlib.blake2b(raw, digest_size=16).digest()
+
+
+class Messages:
+    """Takes the prompts of one session apart, in any order. Memory grows with the new messages of each."""
+
+    def __init__(self) -> None:
+        self._recent: deque[list[Piece]] = deque(maxlen=RECENT)
+
+    def read(self, text: str) -> list[Piece]:
+        """The messages of a JSON array; [] where it is none that we can take apart (half a surrogate pair, no array
+        at all): such a text is kept as it is, whole."""
+        try:
+            document = text.encode()
+            pieces = self._known(document) or [Piece(bytes(raw)) for raw in _raw_list.decode(document)]
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return []
+        if pieces:
+            self._remember(pieces)
+        return pieces
+
+    def _known(self, document: bytes) -> list[Piece]:
+        """Those of the recent prompt that it repeats furthest, and what is new; [] where nothing is repeated."""
+        start = _START.match(document)
+        if start is None:
+            return []
+        best: list[Piece] = []
+        count, end = 0, 0
+        for pieces in reversed(self._recent):
+            same, at = _repeated(document, pieces, start.end())
+            if same > count:
+                best, count, end = pieces, same, at
+            if count == len(pieces):
+                break
+        if not count:
+            return []
+        rest = document[end:]
+        if comma := _SEPARATOR.match(rest):
+            new = [Piece(bytes(raw)) for raw in _raw_list.decode(b"[" + rest[comma.end() :])]
+            return best[:count] + new if new else []
+        # Nothing new: what follows must be the end of the array and of the text.
+        return best[:count] if not _raw_list.decode(b"[" + rest) else []
+
+    def _remember(self, pieces: list[Piece]) -> None:
+        """In the place of the prompt that it goes on from, if there is one."""
+        for index, known in enumerate(self._recent):
+            if len(known) <= len(pieces) and known[-1] is pieces[len(known) - 1]:
+                del self._recent[index]
+                break
+        self._recent.append(pieces)
+
+
+def _repeated(document: bytes, pieces: Sequence[Piece], at: int) -> tuple[int, int]:
+    """How many of ``pieces`` stand in the document from ``at`` on, and where the last of them ends."""
+    count, end = 0, at
+    for piece in pieces:
+        if not document.startswith(piece.raw, at):
+            break
+        after = at + len(piece.raw)
+        following = document[after : after + 2]
+        if following[:1] == b"," and following[1:].strip():
+            at = after + 1
+        elif separator := _SEPARATOR.match(document, after):
+            at = separator.end()
+        elif following.lstrip()[:1] in (b"", b"]"):
+            return count + 1, after
+        else:
+            break  # a number that goes on
+        count, end = count + 1, after
+    return count, end
+
+
+def joined(pieces: Sequence[Piece], start: int = 0) -> str:
+    """A JSON array of the messages from ``start`` on."""
+    return (b"[" + b",".join(piece.raw for piece in islice(pieces, start, None)) + b"]").decode()
+
+
+def common(a: Sequence[Piece], b: Sequence[Piece]) -> int:
+    """How many messages both begin with."""
+    count = 0
+    for one, other in zip(a, b, strict=False):
+        if one is not other and one.digest != other.digest:
+            break
+        count += 1
+    return count
