@@ -23,8 +23,8 @@ DATA/
 ```
 
 Prompts are stored as deltas: `prompt_prefix_len` ids of the parent's prompt + output, then `prompt_suffix_ids`; a whole
-prompt every 32 links. Messages and tools likewise. `forge.storage.dataset.Dataset` gives them back whole and checks
-`prompt_hash`; the DuckDB views of `forge.storage.sql.views` give them to SQL.
+prompt at the 64th link and at every doubling. Messages and tools likewise. `forge.storage.dataset.Dataset` gives them
+back whole and checks `prompt_hash`; the DuckDB views of `forge.storage.sql.views` give them to SQL.
 
 Where a request held base64 of an image, sound or file, `messages` and `request_raw` hold
 `forge-media:sha256:<sha256 of its bytes>` (`sha256-url` where it was spelled for URLs); `MediaStore(DATA).whole(text)`

@@ -90,7 +90,10 @@ class PromptIds:
         elif end == len(text):
             ids = known.ids[:count]
         else:
-            ids = known.ids[:count] + array("i", _ids.decode(b"[" + text[end + 1 :] + b"]"))
+            new = _ids.decode(b"[" + text[end + 1 :] + b"]")
+            if not new:
+                raise msgspec.DecodeError("nothing stands after the last comma")
+            ids = known.ids[:count] + array("i", new)
         if known is not None and end >= len(known.text) // 2:
             self._recent.remove(known)
         self._recent = [*self._recent[1 - RECENT :], _Known(text, ids)]
@@ -116,7 +119,8 @@ class PromptMemory:
         self._held: dict[str, PromptIds] = {}
         """The latest last."""
         self._sizes: dict[str, int] = {}
-        self._bytes = 0
+        self.held = 0
+        """Bytes, less what the session in hand has grown by."""
 
     def of(self, session_id: str) -> PromptIds:
         """The session's; what the one before it has grown to is counted now."""
@@ -129,12 +133,12 @@ class PromptMemory:
         if not self._held:
             return
         latest = next(reversed(self._held))
-        self._bytes += self._held[latest].size - self._sizes.get(latest, 0)
+        self.held += self._held[latest].size - self._sizes.get(latest, 0)
         self._sizes[latest] = self._held[latest].size
-        while self._bytes > self._limit:
+        while self.held > self._limit:
             oldest = next(iter(self._held))
             del self._held[oldest]
-            self._bytes -= self._sizes.pop(oldest)
+            self.held -= self._sizes.pop(oldest)
 
 
 def _common(known: _Known, text: bytes) -> tuple[int, int]:
