@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bench import memory, path, report, storage, stream, table
+from bench import closing, engine, memory, open_streams, path, report, storage, stream, strip, table
 from bench.figures import Figures
 from bench.lineup import TARGETS
 from bench.setting import Setting, setting
@@ -17,6 +17,10 @@ PARTS: Final[dict[str, Callable[[Setting, Figures], None]]] = {
     "path": path.run,
     "stream": stream.run,
     "memory": memory.run,
+    "strip": strip.run,
+    "open": open_streams.run,
+    "close": closing.run,
+    "engine": engine.run,
 }
 
 

@@ -31,6 +31,8 @@ class Load:
     events: int = 0
     """Stamped events in each answer; 0: whole answers."""
     seconds: float = MAX_S
+    keep: Path | None = None
+    """Where the bodies of the answers go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,9 @@ def burst(set_: Setting, stub_pid: int, target: Running, load: Load, *, real_tim
         after = process.cpu_ns(pids)
     finally:
         process.real_time(process.tree(first), False)
-    if said["errors"] or not said["done"]:
-        raise Failed(f"{target.name}: {said['errors']} of {load.calls} calls failed, the last with {said['status']}")
+    if said["done"] != load.calls:
+        why = f"{said['errors']} failed, the last with {said['status']}"
+        raise Failed(f"{target.name}: {said['done']} of {load.calls} calls were served in {load.seconds:g} s; {why}")
     target.calls += said["done"]
     target.settle()
     return Burst(
@@ -95,6 +98,7 @@ def burst(set_: Setting, stub_pid: int, target: Running, load: Load, *, real_tim
 def _run(set_: Setting, target: Running, load: Load, headers: Path, first: bool) -> dict[str, Any]:
     command = [str(tool("load")), str(target.port), target.prefix + load.path, str(load.body), str(load.clients)]
     command += [str(load.calls), str(load.seconds), str(headers), str(load.events)]
+    command += [str(load.keep)] if load.keep else []
 
     def begin() -> None:
         os.sched_setaffinity(0, set_.load_cores)

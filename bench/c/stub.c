@@ -26,14 +26,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONNS = 16384, NAMES = 64, EVENTS = 4096, HELD = 512, ROOM = 1 << 16, STAMP = 20 };
+enum { CONNS = 16384, NAMES = 64, EVENTS = 4096, HELD = 512, ROOM = 1 << 16, STAMP = 20, STAMPED = 4096 };
 
 typedef struct { char *data; size_t size; } Bytes;
 
 typedef struct {
     char name[32];
     Bytes whole;                       /* head and body */
-    char *events[EVENTS];
+    char *events[EVENTS];              /* HTTP chunks */
     size_t lengths[EVENTS];
     int count, usage;                  /* usage: index of the usage chunk, -1 for none */
 } Answer;
@@ -49,8 +49,7 @@ typedef struct {
     Answer *stream;
     int next, with_usage;
     unsigned long long due, step;      /* nanoseconds */
-    char *event;                       /* a stamped copy */
-    size_t event_room;
+    char event[STAMPED];               /* a stamped copy */
 } Conn;
 
 static Conn *conns[CONNS];
@@ -99,11 +98,14 @@ static Answer *answer(const char *name, const char *suffix) {
         return a;
     }
     for (char *p = file.data, *end = file.data + file.size; p < end && a->count < EVENTS;) {
-        char *stop = memmem(p, end - p, "\n\n", 2);
+        char *stop = memmem(p, end - p, "\n\n", 2), *chunk;
         size_t size = (stop ? stop + 2 : end) - p;
         if (memmem(p, size, "\"choices\":[],", 13)) a->usage = a->count;
-        a->events[a->count] = p;
-        a->lengths[a->count++] = size;
+        a->events[a->count] = chunk = malloc(size + 32);
+        int head = sprintf(chunk, "%zx\r\n", size);
+        memcpy(chunk + head, p, size);
+        memcpy(chunk + head + size, "\r\n", 2);
+        a->lengths[a->count++] = head + size + 2;
         p += size;
     }
     return a;
@@ -140,7 +142,6 @@ static void drop(Conn *c) {
     conns[c->fd] = 0;
     close(c->fd);
     free(c->in);
-    free(c->event);
     free(c);
 }
 
@@ -170,18 +171,17 @@ static int say(Conn *c, const char *data, size_t size) {
 }
 static int busy(Conn *c) { return c->out_done < c->out_size || c->stream || c->held; }
 
-/* One event as an HTTP chunk, with the time in it. */
+/* One event, with the time in it where there is room for one. */
 static int say_event(Conn *c, const char *event, size_t size) {
-    if (c->event_room < size + 32) c->event = realloc(c->event, c->event_room = size + 4096);
-    int head = sprintf(c->event, "%zx\r\n", size);
-    memcpy(c->event + head, event, size);
-    memcpy(c->event + head + size, "\r\n", 2);
-    char *at = c->event + head, *end = at + size, stamp[STAMP + 1];
-    if (size < 4096 && (at = memmem(at, end - at, "@@", 2))) {
-        snprintf(stamp, sizeof stamp, "%020llu", now());
-        for (; at && at + 2 + STAMP <= end; at = memmem(at + 2, end - at - 2, "@@", 2)) memcpy(at + 2, stamp, STAMP);
+    if (size > sizeof c->event || !memmem(event, size, "@@", 2)) return say(c, event, size);
+    memcpy(c->event, event, size);
+    char *at = c->event, *end = c->event + size, stamp[STAMP + 1];
+    snprintf(stamp, sizeof stamp, "%020llu", now());
+    while ((at = memmem(at, end - at, "@@", 2)) && at + 2 + STAMP <= end) {
+        memcpy(at + 2, stamp, STAMP);
+        at += 2 + STAMP;
     }
-    return say(c, c->event, head + size + 2);
+    return say(c, c->event, size);
 }
 
 /* What is due now, and when the rest is. 0: nothing more to do at once; -1: the peer is gone. */
@@ -291,6 +291,7 @@ static int serve(Conn *c) {
         if (done < 0) return -1;
         memmove(c->in, c->in + whole, c->in_size - whole);
         c->in_size -= whole;
+        if (!c->in_size && c->in_room > 2 * ROOM) c->in = realloc(c->in, c->in_room = 2 * ROOM);
     }
     return 0;
 }
