@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.write is not None:
         report.write(options.write, found)
     print(table.text(found))
+    if options.quick:
+        print("\nA quick run: it shows that everything runs; its figures mean nothing.")
     print("\n" + table.summary(found))
     return 0
 
