@@ -58,7 +58,7 @@ def run(set_: Setting, figures: Figures) -> None:
     figures.add("decoder lag: last third / first third", Figure.exact(median(lags[-third:]) / median(lags[:third])))
     figures.note(
         f"{clients:,} streams of {prompt:,} prompt tokens for {seconds / 60:.3g} minutes, "
-        f"one event each {step_us / 1e6:g} s; lag: from a call's end until its row is in the dataset, the longest of each part"
+        f"one event each {step_us / 1e6:g} s; lag: from a call's end to its row, the longest of each part"
     )
 
 
