@@ -107,6 +107,17 @@ class Catalog:
             for session in sessions:
                 _note_session(db, session)
 
+    def forget(self, run_id: str) -> None:
+        """A run that was deleted."""
+        if self.prepare():
+            self._fill()
+            return
+        with self._engine.begin() as db:
+            if db.dialect.name == "sqlite":
+                db.exec_driver_sql("PRAGMA secure_delete = ON")
+            for table in (PARTS, SESSIONS):
+                db.execute(delete(table).where(table.c.run_id == run_id))
+
     def rebuild(self) -> None:
         """Makes the catalog anew from the parts."""
         with self._engine.begin() as db:

@@ -7,13 +7,14 @@ the parts of a lost checkpoint are made again, under the same names.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from forge.storage.errors import BadInput
-from forge.storage.files import write_whole
+from forge.storage.files import held, write_whole
 from forge.storage.journal_segment import Position
 
 VERSION: Final = 1
@@ -62,6 +63,21 @@ class Checkpoint(msgspec.Struct, kw_only=True):
 
 def checkpoint_path(data: Path) -> Path:
     return data / "journal" / "decoded.json"
+
+
+def turn(data: Path) -> AbstractContextManager[None]:
+    """Who changes parts, segments or the checkpoint holds this meanwhile: the decoder for a step, a deletion for all of
+    its work."""
+    return held(data / "journal" / "turn.lock")
+
+
+def stamp(data: Path) -> tuple[int, int]:
+    """Another one means that somebody else has saved a checkpoint."""
+    try:
+        status = checkpoint_path(data).stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return status.st_ino, status.st_mtime_ns
 
 
 def load(data: Path) -> Checkpoint:

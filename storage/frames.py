@@ -141,7 +141,11 @@ class Cut(Frame, tag="cut", frozen=True, kw_only=True):
     because another ``close`` may take the place of this one."""
 
 
-AnyFrame: TypeAlias = Open | Data | Close | SessionFrame | Policy | Boot | Cut
+class Void(Frame, tag="void", frozen=True, kw_only=True):
+    """Stands where a deleted run's frame was, of the same length. Blob: nothing that means anything."""
+
+
+AnyFrame: TypeAlias = Open | Data | Close | SessionFrame | Policy | Boot | Cut | Void
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(AnyFrame)

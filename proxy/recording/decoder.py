@@ -98,7 +98,10 @@ class Decoder:
         Raises ``OSError`` when the disk refuses; everything in memory is then as it was after the last checkpoint.
         """
         try:
-            return sum(self._step(writer) for writer in writers(self.data))
+            with checkpoints.turn(self.data):
+                if checkpoints.stamp(self.data) != self._stamp:
+                    self._begin()  # a run was deleted meanwhile
+                return sum(self._step(writer) for writer in writers(self.data))
         except OSError:
             self._begin()
             raise
@@ -127,14 +130,16 @@ class Decoder:
     def start_over(self) -> None:
         """Everything again from the journal's first frame; parts are replaced as they are made. Raises
         ``Unavailable`` if the journal does not hold what they were made from."""
-        checkpoints.save(self.data, plan(self.data))
-        self._begin()
+        with checkpoints.turn(self.data):
+            checkpoints.save(self.data, plan(self.data))
+            self._begin()
 
     def _begin(self) -> None:
         """Everything from the checkpoint, as after a start."""
         for follower in self._followers.values():
             follower.reader.close()
         self._followers.clear()
+        self._stamp = checkpoints.stamp(self.data)
         self._checkpoint = checkpoints.load(self.data)
         self._projector = Projector(self.data, self._checkpoint, chain_bytes=self._chain_bytes)
         remove_leftovers(self.data)
@@ -176,8 +181,12 @@ class Decoder:
         made = {str(path.relative_to(self.data)) for path in written.parts}
         self._checkpoint.stale = [part for part in self._checkpoint.stale if part not in made]
         self._index(written)
-        checkpoints.save(self.data, self._checkpoint)
+        self._save()
         self._drop_segments(follower)
+
+    def _save(self) -> None:
+        checkpoints.save(self.data, self._checkpoint)
+        self._stamp = checkpoints.stamp(self.data)
 
     def _index(self, written: Written, gone: Iterable[Path] = ()) -> None:
         """The catalog is never worth stopping for: it says once that it is down, and catches up later.
@@ -218,12 +227,13 @@ class Decoder:
         """Parts that a rebuild, now caught up, has not made again."""
         if not self._checkpoint.stale:
             return
-        gone = [self.data / part for part in self._checkpoint.stale]
-        for path in gone:
-            path.unlink(missing_ok=True)
-        self._checkpoint.stale = []
-        self._index(Written(), gone)
-        checkpoints.save(self.data, self._checkpoint)
+        with checkpoints.turn(self.data):
+            gone = [self.data / part for part in self._checkpoint.stale]
+            for path in gone:
+                path.unlink(missing_ok=True)
+            self._checkpoint.stale = []
+            self._index(Written(), gone)
+            self._save()
 
 
 def run(
