@@ -22,6 +22,7 @@ class RawAnswer:
             "model": model,
         }
         self.finish: str | None = None
+        self.stop: str | None = None
         self._text = ""
         self._ids: list[int] = []
 
@@ -29,7 +30,10 @@ class RawAnswer:
         """The text that the chunk adds."""
         self.finish = chunk.finish or self.finish
         ends = chunk.finish in ("stop", "tool_calls")
-        text = self._tokenizer.decode(chunk.ids[:-1] if ends else chunk.ids)
+        text = chunk.text
+        if text is None:
+            text = self._tokenizer.decode(chunk.ids[:-1] if ends else chunk.ids)
+        self.stop = chunk.stop or self.stop
         self._text += text
         self._ids += chunk.ids
         return text
@@ -54,7 +58,7 @@ class RawAnswer:
             "text": text,
             "logprobs": self._log_probs(ids, offset),
             "finish_reason": "stop" if finish == "tool_calls" else finish,
-            "stop_reason": None,
+            "stop_reason": self.stop,
             "prompt_token_ids": self.served.prompt_ids if self._asked and first else None,
             "token_ids": ids if self._asked else None,
         }
@@ -86,9 +90,11 @@ async def raw_events(
 ) -> AsyncIterator[bytes]:
     """The answer's bytes, paced by the gate."""
     served, fault = answer.served, answer.served.turn.fault
-    for chunk in chunks:
+    for chunk in chunks[served.skip :]:
         if not await gate.passed_before(served.aborted):
             answer.finish = "abort"
+            if streaming:
+                yield _event(answer.chunk(Chunk({}, [], "abort")))
             break
         if chunk.finish is not None and fault.no_finish:
             break

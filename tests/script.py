@@ -163,6 +163,10 @@ class Chunk:
     delta: Json
     ids: list[int]
     finish: str | None = None
+    stop: str | None = None
+    """The stop string that ended it."""
+    text: str | None = None
+    """Of a raw completion, where it isn't that of the ids."""
 
 
 def log_prob_of(token: int) -> float:

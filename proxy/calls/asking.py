@@ -51,6 +51,8 @@ class Asking:
     policy: Policy = field(default_factory=Policy)
     """What the replica served when it was asked."""
     written_for: Replica | None = field(init=False)
+    sent: bytes = b""
+    """The request as the engine that answered got it."""
     _later: Reply | None = None
     """That of the last continuation."""
 
@@ -69,6 +71,7 @@ class Asking:
                     break
                 continue
             self.recording.attempt = number
+            self.sent = body
             self._begin(replica)
             try:
                 reply = await self.client.send("POST", replica.url + path, body)
@@ -102,12 +105,25 @@ class Asking:
         self.metrics.resent.inc()
         return await self.send(path, without_limit(body))
 
-    async def go_on(self, path: str, body: bytes) -> Reply | None:
+    def successor(self) -> Replica | None:
+        """Who would go on with a generation that the engine gave up."""
+        return self.pool.pick(self.replica.url if self.replica else None, like=self.written_for)
+
+    async def look(self, replica: Replica, path: str, body: bytes | None) -> bytes | None:
+        """Asks what samples nothing. None: there is no answer."""
+        try:
+            reply = await self.client.send("GET" if body is None else "POST", replica.url + path, body)
+            try:
+                said = await reply.body(self.limits.answer_bytes)
+            finally:
+                reply.close()
+        except (NotBegun, BrokeOff):
+            return None
+        return said if reply.status == 200 else None
+
+    async def go_on(self, replica: Replica, path: str, body: bytes) -> Reply | None:
         """Asks for the rest of a generation that the engine gave up; ``end`` ends this too. None: it cannot be had."""
         before = self.replica
-        replica = self.pool.pick(before.url if before else None, like=self.written_for)
-        if replica is None or not replica.abilities.token_in:
-            return None
         self.pool.begin(replica)
         try:
             reply = await self.client.send("POST", replica.url + path, body)

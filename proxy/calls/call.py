@@ -64,7 +64,13 @@ class Exchange:
     def __post_init__(self) -> None:
         self.limits, self.metrics = self.asking.limits, self.asking.metrics
         self.delivery = Delivery(self.request, self.recording, self.limits.write_s)
-        self.continuation = Continuation(self.asking, self.recording, self.outgoing, self.limits.hold_s)
+        self.continuation = Continuation(
+            asking=self.asking,
+            recording=self.recording,
+            outgoing=self.outgoing,
+            hold_s=self.limits.hold_s,
+            keep_alive=self._keep_alive,
+        )
 
     async def run(self) -> web.StreamResponse:
         """Raises ``ClientLeft`` once the call is closed as aborted; a cancelled task does the same."""
@@ -178,13 +184,16 @@ class Exchange:
                     size += len(chunk)
                     if size > self.limits.answer_bytes and not self.outgoing.stream:
                         raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
-                    self.recording.data(chunk)
-                    yield self.continuation.feed(chunk) if able else chunk
+                    if able:
+                        yield self.continuation.feed(chunk)
+                    else:
+                        self.recording.data(chunk)
+                        yield chunk
             except BrokeOff:
                 if able:
                     yield self.continuation.rest()
                 raise
-            part = await self.continuation.go_on(self._keep_alive) if able else None
+            part = await self.continuation.go_on() if able else None
         if able:
             yield self.continuation.rest()
 

@@ -1,7 +1,7 @@
 """Going on with a generation that its engine gave up, as it does for new weights: one row, one unbroken stream.
 
-Owns what of the engine's bytes the client's answer gets meanwhile (all but the giving up), when the rest is asked
-for, and which policy version sampled which tokens. It must not know dialects. The one non-obvious fact: the bytes of
+Owns what of the engine's bytes the client's answer gets meanwhile (all but the giving up), and which policy version
+sampled which tokens. It must not know dialects, nor how the rest is asked for. The one non-obvious fact: the bytes of
 every part are recorded as they came, giving up included; a reader of the row takes the last end that it finds.
 """
 
@@ -16,14 +16,14 @@ import msgspec
 
 from forge.proxy import splice
 from forge.proxy.calls.asking import Asking
-from forge.proxy.dialects.base import CHAT_PATH, Outgoing
+from forge.proxy.calls.resumption import Resumption
+from forge.proxy.dialects.base import ABORT, CHAT_PATH, COMPLETIONS_PATH, Outgoing
 from forge.proxy.engines import read
-from forge.proxy.engines.base import GivenUp
+from forge.proxy.engines.base import INEXACT, GivenUp, Rest
+from forge.proxy.engines.rest import end_of_body, end_of_stream, said
 from forge.proxy.recording.recorder import Recording
 from forge.proxy.upstreams.client import Reply
 
-PARTS_MAX: Final = 16
-"""A generation that is given up more often than this is an aborted call."""
 GIVEN_UP: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 """Inside a string every quote is escaped: this is the member itself."""
 _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -35,7 +35,7 @@ class _Head(msgspec.Struct):
     created: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Continuation:
     """Of one call. ``feed`` and ``rest`` give the answer's bytes; ``go_on`` the reply that holds the next part."""
 
@@ -43,27 +43,35 @@ class Continuation:
     recording: Recording
     outgoing: Outgoing
     hold_s: float
+    keep_alive: KeepAlive
+    resumption: Resumption = field(init=False)
     _parts: list[bytearray] = field(default_factory=lambda: [bytearray()])
-    """Every byte of every part."""
+    """Every byte of every part that has the answer's own shape."""
     _tail: bytes = b""
     """An event that has begun."""
     _withheld: bytes = b""
-    """The giving up and what follows it; of a whole body, all of it."""
+    """The giving up and what follows it."""
     _given_up: bool = False
-    _begins: list[tuple[int | None, int]] = field(default_factory=list)
-    """Version, and at which output token it began, of each later part."""
+
+    def __post_init__(self) -> None:
+        self.resumption = Resumption(self.asking, self.outgoing.path, self._passed)
 
     def able(self) -> bool:
         replica = self.asking.replica
-        if replica is None or not (replica.engine.continues and replica.abilities.token_in):
+        if replica is None or replica.engine.continuation is None:
             return False
-        if self.outgoing.path != CHAT_PATH:
+        if self.outgoing.path == CHAT_PATH and not replica.abilities.token_in:
             return False
         count = bytes(splice.members(self.outgoing.body).get("n", b"null"))
-        return count in (b"null", b"1")
+        return self.outgoing.path in (CHAT_PATH, COMPLETIONS_PATH) and count in (b"null", b"1")
 
     def feed(self, chunk: bytes) -> bytes:
-        """What the answer may get of these bytes of the engine now."""
+        """Records the engine's bytes, and gives what of them the answer may get now. Raises ``JournalFull``."""
+        if not self.resumption.passes:
+            self.recording.beside(chunk)
+            self.resumption.sampled += chunk
+            return b""
+        self.recording.data(chunk)
         self._parts[-1] += chunk
         if not self.outgoing.stream:
             return b""
@@ -80,66 +88,75 @@ class Continuation:
         self._given_up, self._withheld, self._tail = True, events[at:] + self._tail, b""
         return events[:at]
 
+    async def go_on(self) -> Reply | None:
+        """None: the generation was not given up, or its rest cannot be had, or all of it is there."""
+        if not self.resumption.passes:
+            return await self._took(await self.resumption.go_on())
+        if not self.outgoing.stream:
+            self._given_up = GIVEN_UP.search(self._parts[-1]) is not None
+        so_far = self._so_far() if self._given_up else None
+        return await self._took(await self.resumption.begin(so_far)) if so_far is not None else None
+
+    async def _took(self, reply: Reply | None) -> Reply | None:
+        if reply is not None and self.resumption.passes:
+            self._given_up, self._withheld = False, b""
+            self._parts.append(bytearray())
+        return reply
+
     def rest(self) -> bytes:
-        """What was held back, once nothing more comes."""
+        """What was held back, once nothing more comes; recorded, where it is new. Raises ``JournalFull``."""
+        rest = self.resumption.rest
         if self.outgoing.stream:
-            return self._withheld + self._tail
-        if len(self._parts) == 1:
+            withheld = self._withheld + self._tail
+            return withheld if rest is None else self._end_of_stream(withheld, rest)
+        if rest is None and len(self._parts) == 1:
             return bytes(self._parts[0])
         try:
             whole = joined(self._parts)
-        except (msgspec.DecodeError, LookupError, TypeError):
+            whole = whole if rest is None else end_of_body(whole, rest)
+        except (msgspec.DecodeError, *INEXACT):
             return bytes(self._parts[-1])
         self.recording.instead(whole)
         return whole
 
-    async def go_on(self, keep_alive: KeepAlive) -> Reply | None:
-        """None: the generation was not given up, or its rest cannot be had."""
-        if not self.outgoing.stream:
-            self._given_up = GIVEN_UP.search(self._parts[-1]) is not None
-        replica = self.asking.replica
-        if not self._given_up or replica is None or replica.engine.token_in is None or len(self._begins) >= PARTS_MAX:
-            return None
-        so_far = self._so_far()
-        body = replica.engine.continuation(self.outgoing.body, so_far) if so_far is not None else None
-        if so_far is None or body is None or not await self._passed(keep_alive):
-            return None
-        reply = await self.asking.go_on(replica.engine.token_in, body)
-        if reply is None or self.asking.replica is None:
-            return None
-        self._begins.append((self.asking.replica.policy.version, len(so_far.output_ids)))
-        self._given_up, self._withheld = False, b""
-        self._parts.append(bytearray())
-        return reply
+    def _end_of_stream(self, withheld: bytes, rest: Rest) -> bytes:
+        assert self.asking.replica is not None
+        given = b"".join(self._parts).removesuffix(withheld)
+        try:
+            message = read(self.asking.replica.engine, given)[0].message if given.strip() else {}
+            end = end_of_stream(withheld, message, message.get("content") or "", rest)
+        except INEXACT:
+            return withheld
+        self.recording.data(end)
+        return end
 
     def spans(self) -> str | None:
         """JSON array of [version, start, end); the last end is null. None: one part, or a version is not known."""
-        if not self._begins:
+        begins = self.resumption.begins
+        parts = [(self.asking.policy.version, 0), *begins]
+        if not begins or any(version is None for version, _ in parts):
             return None
-        parts = [(self.asking.policy.version, 0), *self._begins]
-        if any(version is None for version, _ in parts):
-            return None
-        ends = [*(start for _, start in self._begins), None]
+        ends = [*(start for _, start in begins), None]
         return msgspec.json.encode([[v, start, end] for (v, start), end in zip(parts, ends, strict=True)]).decode()
 
     def _so_far(self) -> GivenUp | None:
-        assert self.asking.replica is not None
+        body = b"".join(self._parts)
         try:
-            body = b"".join(self._parts) if self.outgoing.stream or len(self._parts) == 1 else joined(self._parts)
-            (tokens,) = read(self.asking.replica.engine, body)
-            head = _head(body)
-        except (ValueError, LookupError, TypeError):
+            if not self.outgoing.stream:
+                body = joined(self._parts)
+            found, head = said(body), _head(body)
+            exact = bool(found.prompt_ids) and len(found.ids) == len(found.log_probs)
+            if not exact or found.finish_reason != ABORT:
+                return None
+            return GivenUp(found.prompt_ids, found.ids, head.id, head.created, found.pieces, found.text)
+        except (msgspec.DecodeError, *INEXACT):
             return None
-        exact = len(tokens.prompt_ids) and len(tokens.output_ids) == len(tokens.output_log_probs)
-        if not exact or tokens.finish_reason != "abort":
-            return None
-        return GivenUp(tokens.prompt_ids.tolist(), tokens.output_ids.tolist(), head.id, head.created)
 
-    async def _passed(self, keep_alive: KeepAlive) -> bool:
+    async def _passed(self) -> bool:
         """Waits for a publication to end; the client hears of us meanwhile."""
         left = self.hold_s
         while left > 0:
-            step = min(left, await keep_alive() or left)
+            step = min(left, await self.keep_alive() or left)
             if await self.asking.pool.passed(step):
                 return True
             left -= step
@@ -161,6 +178,8 @@ def _head(body: bytes) -> _Head:
 
 def joined(bodies: Sequence[bytes | bytearray]) -> bytes:
     """Whole bodies of one answer's parts as one: the last one's message, the tokens of all."""
+    if len(bodies) == 1:
+        return bytes(bodies[0])
     parts = [msgspec.json.decode(body) for body in bodies]
     first, last = parts[0], parts[-1]
     choices = [part["choices"][0] for part in parts]

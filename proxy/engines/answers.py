@@ -95,10 +95,12 @@ class _Parts:
     """One choice, from its chunks."""
 
     def __init__(self, chunks: Sequence[Choice] = ()) -> None:
-        ids = [chunk.token_ids or chunk.response_token_ids for chunk in chunks]
+        # Where a generation that was given up goes on, what came with the giving up is said again.
+        told = [chunk for chunk in chunks if chunk.finish_reason != ABORT or chunk is chunks[-1]]
+        ids = [chunk.token_ids or chunk.response_token_ids for chunk in told]
         self.ids = [some for some in ids if some is not None]
         """Of each chunk."""
-        self.log_probs = [chunk.logprobs.entries() for chunk in chunks if chunk.logprobs is not None]
+        self.log_probs = [chunk.logprobs.entries() for chunk in told if chunk.logprobs is not None]
         self.prompt_ids = _last([chunk.prompt_token_ids for chunk in chunks])
         self.spans: list[Span] | None = None
         self.finish = _last([chunk.finish_reason for chunk in chunks])
@@ -109,7 +111,7 @@ class _Parts:
                 self._add_spans(chunk.weight_versions)
             if chunk.meta_info is not None:
                 self._add_meta(chunk, chunk.meta_info)
-        self._add_texts(chunks)
+        self._add_texts(told)
 
     def _add_spans(self, spans: list[Span]) -> None:
         """Those of a generation that goes on follow those that it had."""
@@ -123,11 +125,9 @@ class _Parts:
             self.log_probs.append([TokenLogProb(p, None, text, token) for p, token, text in entries])
 
     def _add_texts(self, chunks: Sequence[Choice]) -> None:
-        # Where a generation that was given up goes on, what was flushed at the giving up is said again.
-        told = [chunk for chunk in chunks if chunk.finish_reason != ABORT or chunk is chunks[-1]]
-        messages = [message for chunk in told if (message := chunk.message or chunk.delta) is not None]
+        messages = [message for chunk in chunks if (message := chunk.message or chunk.delta) is not None]
         said = {
-            "content": [chunk.text for chunk in told] + [message.content for message in messages],
+            "content": [chunk.text for chunk in chunks] + [message.content for message in messages],
             "reasoning": [m.reasoning_content if m.reasoning is None else m.reasoning for m in messages],
             "refusal": [message.refusal for message in messages],
         }

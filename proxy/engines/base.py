@@ -7,9 +7,9 @@ names live in this folder only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
@@ -91,6 +91,47 @@ class GivenUp:
     output_ids: list[int]
     id: str
     created: int
+    pieces: list[str]
+    """The text of each sampled token, as the engine gave it beside its log prob."""
+    text: str
+    """Of a raw completion: all that was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request of a continuation, to the policy server that goes on."""
+
+    path: str
+    body: bytes | None = None
+    """JSON; None: a GET."""
+    samples: bool = False
+    """Its answer is the rest of the generation: it is waited for as a call's answer is."""
+    passes: bool = False
+    """That answer has the shape of the call's own route: it goes to the client as it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What came after a generation was given up."""
+
+    ids: list[int]
+    log_probs: list[dict[str, Any]]
+    """Of each id as chat's ``content`` has it; of a raw completion ``top_logprobs`` is an object."""
+    finish_reason: str | None
+    members: Mapping[str, Any] = field(default_factory=dict)
+    """What else the engine says of the end, beside its finish reason."""
+    message: Mapping[str, Any] = field(default_factory=dict)
+    """The whole answer, what was said before included; in the engine's words."""
+    text: str = ""
+    """The same of a raw completion."""
+
+
+Continuing = Generator[Question, bytes, Rest | None]
+"""Asks in turn, is sent the body of each answer, and returns the rest; None where it passed. It raises one of
+``INEXACT`` where the rest cannot be told exactly."""
+Continues = Callable[[str, bytes, GivenUp], Continuing]
+"""Of a path and the request that was sent to it, for the rest of a generation that the engine gave up."""
+INEXACT: Final = (ValueError, LookupError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +201,8 @@ class Engine(Protocol):
     """Finds that in the route's answer, as its first group."""
     token_in: str | None
     """The route that takes token ids; None: it has none."""
-    continues: bool
-    """A generation that it gave up goes on by that route: see ``continuation``."""
+    continuation: Continues | None
+    """None: it cannot go on from ids."""
     fallback: str | None
     """The engine that serves in its place where streams give no ids."""
 
@@ -178,8 +219,3 @@ class Engine(Protocol):
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         """Steps that load the directory ``path``; ``mode`` is wait, abort or keep. None: it cannot."""
-
-    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
-        """For ``token_in``: asks for the rest of the generation that ``body`` asked for, in the shape of the chat route
-        (a stream without what was said already; a whole body with the whole message, and the ids and log probs of the
-        rest). None: it cannot go on, as of no engine that does not say ``continues``."""

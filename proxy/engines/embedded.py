@@ -7,18 +7,41 @@ for the ids.
 
 from __future__ import annotations
 
-import msgspec
+from typing import Final
 
-from forge.proxy.engines.base import Cut, GivenUp, Publication, Step
+import msgspec
+from msgspec import Raw
+
+from forge.proxy.engines.base import Continues, Continuing, Cut, GivenUp, Publication, Question, Step
+from forge.proxy.engines.going_on import RAW_PATH, raw
 from forge.proxy.engines.vllm import Vllm
+
+CONTINUE: Final = "/v1/chat/completions/continue"
+
+
+def _chat(body: bytes, so_far: GivenUp) -> Continuing:
+    """Its own route says the rest in the shape of chat."""
+    asked = {
+        "request": Raw(body),
+        "prompt_ids": so_far.prompt_ids,
+        "output_ids": so_far.output_ids,
+        "id": so_far.id,
+        "created": so_far.created,
+    }
+    yield Question(CONTINUE, msgspec.json.encode(asked), samples=True, passes=True)
+    return None
+
+
+def _continuation(path: str, body: bytes, so_far: GivenUp) -> Continuing:
+    return raw(body, so_far) if path == RAW_PATH else _chat(body, so_far)
 
 
 class Embedded(Vllm):
     name: str = "embedded"
     start_path: str | None = "/weight_info"
     start_pattern: bytes = rb'"boot_id"\s*:\s*"([^"]+)"'
-    token_in: str | None = "/v1/chat/completions/continue"
-    continues: bool = True
+    token_in: str | None = CONTINUE
+    continuation: Continues | None = staticmethod(_continuation)
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", None, b"null"),
         Cut(b"prompt_token_ids", None, b"null"),
@@ -26,9 +49,6 @@ class Embedded(Vllm):
     )
     usage_members: tuple[str, ...] = ()
     empty_when_asked: bool = False
-
-    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
-        return b'{"request":' + body + b"," + msgspec.json.encode(so_far)[1:]
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         return Publication(

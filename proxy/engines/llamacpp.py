@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Cut, GivenUp, Publication, Tokens, Wire
+from forge.proxy.engines.base import Ask, Continues, Cut, Publication, Tokens, Wire
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm import asks, asks_usage
 
@@ -24,7 +24,7 @@ class LlamaCpp:
     start_path: str | None = None
     start_pattern: bytes = b""
     token_in: str | None = "/completion"
-    continues: bool = False
+    continuation: Continues | None = None
     fallback: str | None = None
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
@@ -44,9 +44,6 @@ class LlamaCpp:
 
     def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
         return answers.read_stream(body, prompts)
-
-    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
-        return None
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         return None

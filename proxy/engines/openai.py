@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, GivenUp, Publication, Tokens, Wire
+from forge.proxy.engines.base import Ask, Continues, Publication, Tokens, Wire
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm import asks_usage
 
@@ -23,7 +23,7 @@ class OpenAI:
     start_path: str | None = None
     start_pattern: bytes = b""
     token_in: str | None = None
-    continues: bool = False
+    continuation: Continues | None = None
     fallback: str | None = None
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
@@ -36,9 +36,6 @@ class OpenAI:
 
     def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
         return answers.read_stream(body, prompts)
-
-    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
-        return None
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         return None

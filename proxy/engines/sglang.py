@@ -14,8 +14,10 @@ from typing import Final
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Cut, GivenUp, Publication, Step, Tokens, Wire
+from forge.proxy.engines.base import Ask, Continues, Continuing, Cut, GivenUp, Publication, Step, Tokens, Wire
+from forge.proxy.engines.going_on import RAW_PATH, raw
 from forge.proxy.engines.prompt_ids import PromptIds
+from forge.proxy.engines.sglang_rest import chat
 from forge.proxy.engines.vllm import asks, asks_usage
 
 _IDS: Final = ("return_input_ids_in_sglext", "return_output_ids_in_sglext")
@@ -27,6 +29,10 @@ succeed."""
 _DONE: Final = {"success": True}
 
 
+def _continuation(path: str, body: bytes, so_far: GivenUp) -> Continuing:
+    return raw(body, so_far) if path == RAW_PATH else chat(body, so_far)
+
+
 class Sglang:
     name: str = "sglang"
     trainable: bool = True
@@ -34,7 +40,7 @@ class Sglang:
     start_path: str | None = "/server_info"
     start_pattern: bytes = rb'"startup_time"\s*:\s*"?([^,"}\s]+)'
     token_in: str | None = "/generate"
-    continues: bool = False
+    continuation: Continues | None = staticmethod(_continuation)
     fallback: str | None = "sglang_whole"
     log_prob_cut: Cut = Cut(b"logprobs", b"null", b"null")
 
@@ -82,9 +88,6 @@ class Sglang:
     def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
         return answers.read_stream(body, prompts)
 
-    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
-        return None
-
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         load = {"model_path": path, "flush_cache": True, "weight_version": str(version)}
         return Publication(
@@ -110,6 +113,7 @@ class SglangWhole(Sglang):
 
     name: str = "sglang_whole"
     fallback: str | None = None
+    continuation: Continues | None = None
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
         if "prompt" in request:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -139,6 +139,8 @@ class Answer(_Tree):
 
 
 _answer: Final = msgspec.json.Decoder(Answer)
+_object: Final = msgspec.json.Decoder(dict[str, Any])
+_T = TypeVar("_T")
 _EVENT: Final = b"data: "
 _NEXT: Final = b"\n\ndata: "
 _DONE: Final = b"\n[DONE]"
@@ -150,13 +152,18 @@ def decode(document: bytes, prompts: PromptIds | None = None) -> Answer:
     """Raises one of ``UNREADABLE``. ``prompts``: those of the session so far, where the caller remembers them."""
     folded = fold(document) if prompts is not None else None
     if prompts is None or folded is None:
-        return _decode(document)
+        return _decode(_answer, document)
     try:
-        answer = _decode(folded.document)
+        answer = _decode(_answer, folded.document)
         _unfold([answer], folded, prompts)
     except (*UNREADABLE, OverflowError):
-        return _decode(document)
+        return _decode(_answer, document)
     return answer
+
+
+def decode_object(document: bytes) -> dict[str, Any]:
+    """All of it, as it stands there. Raises one of ``UNREADABLE``."""
+    return _decode(_object, document)
 
 
 def decode_stream(body: bytes, prompts: PromptIds | None = None) -> list[Answer] | None:
@@ -191,11 +198,11 @@ def _unfold(answers: Iterable[Answer], folded: Folded, prompts: PromptIds) -> No
                 return
 
 
-def _decode(document: bytes) -> Answer:
+def _decode(decoder: msgspec.json.Decoder[_T], document: bytes) -> _T:
     try:
-        return _answer.decode(document)
+        return decoder.decode(document)
     except UNREADABLE:
         mended = _NO_NUMBER.sub(rb"\1null", document)
         if mended == document:
             raise
-        return _answer.decode(mended)
+        return decoder.decode(mended)

@@ -15,8 +15,10 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Cut, GivenUp, Publication, Step, Tokens, Wire
+from forge.proxy.engines.base import Ask, Continues, Continuing, Cut, GivenUp, Publication, Step, Tokens, Wire
+from forge.proxy.engines.going_on import RAW_PATH, raw
 from forge.proxy.engines.prompt_ids import PromptIds
+from forge.proxy.engines.vllm_rest import TOKEN_IN, chat
 from forge.proxy.splice import UNREADABLE
 
 _ASKS_NOTHING: Final = (b"", b"null", b"false")
@@ -25,14 +27,18 @@ _MAYBE_MISSING: Final = (200, 404)
 """Caches that not every version has."""
 
 
+def _continuation(path: str, body: bytes, so_far: GivenUp) -> Continuing:
+    return raw(body, so_far) if path == RAW_PATH else chat(body, so_far)
+
+
 class Vllm:
     name: str = "vllm"
     trainable: bool = True
     wire: Wire = Wire(developer_is_system=True, tool_text_only=True, reasoning=True)
     start_path: str | None = "/metrics"
     start_pattern: bytes = rb"(?m)^process_start_time_seconds (\S+)"
-    token_in: str | None = "/inference/v1/generate"
-    continues: bool = False
+    token_in: str | None = TOKEN_IN
+    continuation: Continues | None = staticmethod(_continuation)
     fallback: str | None = None
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", b"null", b"null"),
@@ -73,9 +79,6 @@ class Vllm:
 
     def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
         return answers.read_stream(body, prompts)
-
-    def continuation(self, body: bytes, so_far: GivenUp) -> bytes | None:
-        return None
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         reload: dict[str, Any] = {"method": "reload_weights", "kwargs": {"weights_path": path}}

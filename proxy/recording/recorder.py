@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 PENDING_CLOSES: Final = 4096
 """Calls whose ``close`` could not be written and waits for the disk; more than these are closed at the next start."""
+BESIDE: Final = -1
+"""Attempt of the frames that no answer is read from."""
 RETIRED: Final = 1024
 """Closed sessions whose frames can still be found without the dataset."""
 
@@ -178,6 +180,11 @@ class Recording:
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes >= self.recorder.data_frame_bytes:
             self.flush()
+
+    def beside(self, chunk: bytes) -> None:
+        """Engine bytes from which the answer is made, but which are no part of it. Raises ``JournalFull``."""
+        self.flush()
+        self.recorder.append(self.session_id, Data(call_id=self.call_id, attempt=BESIDE), chunk)
 
     def instead(self, whole: bytes) -> None:
         """The answer is this; what was said before stays written, as an attempt of its own. Raises ``JournalFull``."""

@@ -112,7 +112,7 @@ async def takes_ids(client: EngineClient, url: str, engine: Engine) -> bool:
         status, _ = await client.json("POST", url + engine.token_in, {})
     except (NotBegun, BrokeOff):
         return False
-    return status not in (404, 405, 501)
+    return status not in (403, 404, 405, 501)
 
 
 async def rendered_defaults(client: EngineClient, url: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
