@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bench import closing, engine, memory, open_streams, path, report, storage, stream, strip, table
+from bench import closing, engine, loader, memory, open_streams, path, report, storage, stream, strip, table
 from bench.figures import Figures
 from bench.lineup import TARGETS
 from bench.setting import Setting, setting
 
 PARTS: Final[dict[str, Callable[[Setting, Figures], None]]] = {
     "storage": storage.run,
+    "loader": loader.run,
     "path": path.run,
     "stream": stream.run,
     "memory": memory.run,

@@ -62,6 +62,6 @@ BARS: Final[tuple[Bar, ...]] = (
     Bar("storage", "token bytes / f32 limit", 1.25, 1.06),
     Bar("storage", "token bytes / JSON lines", 1 / 30, 1 / 50),
     Bar("storage", "decode / naive", 1 / 5, 1 / 10),
-    Bar("storage", "padded loader / bare pyarrow", 0.5, 0.9, at_least=True),
+    Bar("loader", "padded loader / bare pyarrow", 0.5, 0.9, at_least=True),
     Bar("close", "100 calls of 100k ids: seconds to samples", 1.0, 0.5),
 )

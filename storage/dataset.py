@@ -70,9 +70,11 @@ class Dataset:
         for table in self.sample_tables(run_id, recipe):
             yield from rows.samples(table)
 
-    def sample_tables(self, run_id: str | None = None, recipe: str = DEFAULT.name) -> Iterator[pa.Table]:
-        """The same as Arrow tables, one per part."""
-        return self._tables(parts_in(table_dir(self.data, "samples", recipe), run_id), "samples")
+    def sample_tables(
+        self, run_id: str | None = None, recipe: str = DEFAULT.name, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """The same, or a few columns of it, as Arrow tables, one per part."""
+        return self._tables(parts_in(table_dir(self.data, "samples", recipe), run_id), "samples", columns)
 
     def write_samples(self, run_id: str, samples: Iterable[Sample], recipe: Recipe) -> Path:
         """Makes ``samples`` the run's rows in the set of ``recipe``, in place of those it had there."""
