@@ -23,6 +23,7 @@ from forge.storage.errors import BadInput, Untrainable
 from forge.storage.files import write_whole
 from forge.storage.recipe import DEFAULT, Recipe
 from forge.trainer.advantage import group_advantages
+from forge.trainer.config import Baseline
 
 FILE: Final = "export"
 """Where a folder is named: the file in it, with the format's suffix."""
@@ -141,7 +142,7 @@ def _compared(choice: Choice, trainer: Trainer) -> dict[str, float] | None:
         return None
     found: dict[str, float] = {}
     for group in choice.groups().values():
-        advantages = group_advantages(list(group.values()), divide_by_std=True)
+        advantages = group_advantages(list(group.values()), Baseline.STD)
         if advantages is None:
             for session in group:
                 choice.drop(session, Left.NO_SPREAD)

@@ -28,6 +28,7 @@ from forge.plugins.trl import NEEDS
 from forge.storage.errors import BadInput
 from forge.tasks import Task
 from forge.trainer.advantage import group_advantages
+from forge.trainer.config import Baseline
 
 BUFFER: Final = 1024
 """Samples that wait for the trainer; then the worker waits."""
@@ -131,7 +132,7 @@ class ForgeWorker:
 
     def _samples(self, episodes: Sequence[Episode], *, group: int, version: int) -> list[Any]:
         scored = [e for e in episodes if e.rows and e.rows[0].sample.reward is not None]
-        advantages = group_advantages([e.rows[0].reward for e in scored], divide_by_std=True)
+        advantages = group_advantages([e.rows[0].reward for e in scored], Baseline.STD)
         self.metrics_queue.put({"forge/sessions_unscored": float(len(episodes) - len(scored))})
         if advantages is None:
             self.metrics_queue.put({"forge/groups_dropped": 1.0})

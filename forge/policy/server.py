@@ -48,8 +48,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class PolicyServer:
     """One model behind HTTP. ``app()`` gives the routes; ``close()`` ends the scheduler."""
 
-    def __init__(self, options: Options) -> None:
-        llama = Llama(options.directory)
+    def __init__(self, options: Options, llama: Llama | None = None) -> None:
+        """``llama``: what answers, where it is not the model in the directory."""
+        llama = llama or Llama(options.directory)
         shape = llama.shape
         longest = options.max_model_len or shape.max_len
         if not 2 <= longest <= shape.max_len:

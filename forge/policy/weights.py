@@ -59,9 +59,7 @@ def publish(data: Path, version: int, save: Callable[[Path], None], lineage: str
     try:
         save(building)
         digest = weight_digest(building)
-        for path in building.rglob("*"):
-            _sync(path)
-        _sync(building)
+        sync_tree(building)
         building.rename(final)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
@@ -87,6 +85,13 @@ def current(data: Path) -> Published | None:
     if not path.is_dir():
         raise BadInput(f"{pointer}: names {path}, which is not there", "publish again, or remove the file")
     return msgspec.structs.replace(found, path=path)
+
+
+def sync_tree(folder: Path) -> None:
+    """Everything in it is on the disk when this returns; before a rename makes it visible."""
+    for path in folder.rglob("*"):
+        _sync(path)
+    _sync(folder)
 
 
 def _sync(path: Path) -> None:

@@ -1,11 +1,12 @@
 """From kept samples to what a forward pass needs, with every denominator already fixed.
 
-A row carries its tokens' weight, so the batch loss is a plain sum over tokens: however rows are cut into
-micro-batches, the gradient is the same. What could teach something wrong is refused here, by name.
+A row carries its tokens' weight, so the batch loss is a plain sum over tokens: however rows are packed and shared
+out, the gradient is the same. What could teach something wrong is refused here, by name.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from forge.storage.errors import Untrainable
 from forge.storage.records import Ids, LogProbs, Sample
 from forge.trainer.advantage import Selection
+from forge.trainer.config import Mean
 
 PROCESSED = "processed"
 """Log probs of the distribution that was sampled from, temperature included."""
@@ -27,21 +29,32 @@ class Row:
     """Prompt and response, shape [T]."""
     places: NDArray[np.int64]
     """Indices into ``ids`` of the trained tokens, shape [K]."""
-    old_log_probs: LogProbs
+    rollout_log_probs: LogProbs
     """As recorded when they were sampled, shape [K]."""
     temperature: float
     advantage: float
     weight: float
     """Of each trained token in the batch loss."""
+    anchor: LogProbs | None = None
+    """The learner's own log probs before the first update on this batch, shape [K]; None: as they are now."""
 
 
-def rows_of(chosen: Selection) -> list[Row]:
-    """The batch. A token of session s weighs ``1 / (sessions * masked tokens of s)``: the batch loss is the mean over
-    sessions of each session's mean over its tokens (design section 8; slime's per-rollout mean)."""
-    return [_row(row, chosen) for row in chosen.rows]
+def rows_of(chosen: Selection, mean: Mean = Mean.SESSION) -> list[Row]:
+    """The batch, every token with its weight.
+
+    - ``session``: a token of session s weighs ``1 / (sessions * trained tokens of s)``: the mean over sessions of each
+      session's mean over its tokens (GRPO, arXiv 2402.03300, equation 3, with sessions for outputs; slime's per-rollout
+      mean; verl's ``seq-mean-token-mean`` where a session is one row);
+    - ``token``: ``1 / (trained tokens of the batch)``: DAPO, arXiv 2503.14476, equation 8; verl's ``token-mean``.
+    """
+    total = sum(chosen.tokens.values())
+    each = {
+        s: 1.0 / (len(chosen.advantages) * n) if mean is Mean.SESSION else 1.0 / total for s, n in chosen.tokens.items()
+    }
+    return [_row(row, chosen.advantages[row.session_id], each[row.session_id]) for row in chosen.rows]
 
 
-def _row(sample: Sample, chosen: Selection) -> Row:
+def _row(sample: Sample, advantage: float, weight: float) -> Row:
     check(sample)
     trained = np.flatnonzero(sample.response_mask)
     assert sample.temperature is not None
@@ -49,11 +62,29 @@ def _row(sample: Sample, chosen: Selection) -> Row:
         sample_id=sample.sample_id,
         ids=np.concatenate((sample.prompt_ids, sample.response_ids)),
         places=trained + len(sample.prompt_ids),
-        old_log_probs=sample.rollout_log_probs[trained],
+        rollout_log_probs=sample.rollout_log_probs[trained],
         temperature=sample.temperature,
-        advantage=chosen.advantages[sample.session_id],
-        weight=1.0 / (len(chosen.advantages) * chosen.tokens[sample.session_id]),
+        advantage=advantage,
+        weight=weight,
     )
+
+
+def rows_digest(rows: Iterable[Sample]) -> str:
+    """Of which rows these are and what their sessions earned: the same of the same batch."""
+    said = "\n".join(f"{row.run_id} {row.sample_id} {row.reward!r}" for row in rows)
+    return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+
+
+def drawn(sessions: Sequence[str], number: int, count: int | None, seed: int) -> list[str]:
+    """The sessions of step ``number`` on a batch: all, or ``count`` of them in an order that is told by ``seed``, each
+    once before any comes again."""
+    if count is None or count >= len(sessions):
+        return list(sessions)
+    first, found = number * count, list[str]()
+    for at in range(first, first + count):
+        turn, place = divmod(at, len(sessions))
+        found.append(sessions[int(np.random.default_rng([seed, turn]).permutation(len(sessions))[place])])
+    return found
 
 
 def check(sample: Sample) -> None:
@@ -88,24 +119,35 @@ def check(sample: Sample) -> None:
         )
 
 
-def micro_batches(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
-    """Rows of like length together, each batch at most ``max_tokens`` with padding; a longer row stands alone."""
-    batches: list[list[Row]] = []
+def packs(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
+    """Rows put together so that few packs hold them all: the longest first, each into the first pack with room
+    (first-fit decreasing: at most 11/9 of the fewest possible). A longer row stands alone."""
+    found: list[list[Row]] = []
+    room: list[int] = []
     for row in sorted(rows, key=lambda r: (-len(r.ids), r.sample_id)):
-        # Sorted by falling length: the first row of a batch is its width.
-        if batches and len(batches[-1][0].ids) * (len(batches[-1]) + 1) <= max_tokens:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches
+        at = next((i for i, left in enumerate(room) if left >= len(row.ids)), None)
+        if at is None:
+            found.append([])
+            room.append(max_tokens)
+            at = len(found) - 1
+        found[at].append(row)
+        room[at] -= len(row.ids)
+    return found
 
 
-def padded(rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ids and attention mask, shape [B, T], padded on the right: under causal attention no real token sees a pad."""
-    width = max(len(row.ids) for row in rows)
-    ids = np.zeros((len(rows), width), dtype=np.int64)
-    seen = np.zeros((len(rows), width), dtype=np.int64)
-    for at, row in enumerate(rows):
-        ids[at, : len(row.ids)] = row.ids
-        seen[at, : len(row.ids)] = 1
-    return ids, seen
+def shares(rows: Sequence[Row], count: int) -> list[list[Row]]:
+    """The rows of each of ``count`` learners, about as many tokens for each: the longest first, each to whoever has
+    least."""
+    found: list[list[Row]] = [[] for _ in range(count)]
+    tokens = [0] * count
+    for row in sorted(rows, key=lambda r: (-len(r.ids), r.sample_id)):
+        at = tokens.index(min(tokens))
+        found[at].append(row)
+        tokens[at] += len(row.ids)
+    return found
+
+
+def joined(rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ids and positions of a pack, shape [T]: positions start at 0 with every row, which tells them apart."""
+    ids = np.concatenate([row.ids for row in rows]).astype(np.int64)
+    return ids, np.concatenate([np.arange(len(row.ids), dtype=np.int64) for row in rows])

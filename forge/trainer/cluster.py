@@ -34,6 +34,8 @@ def cpus() -> int:
 def cluster(address: str | None) -> Iterator[None]:
     """Starts or joins a cluster, and always leaves it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Read by the learners' OpenMP: threads that spin between kernels wait out other programs' time slices.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if address is None and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     if address is not None:

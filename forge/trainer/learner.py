@@ -1,188 +1,203 @@
-"""The learner: one model, one optimiser, one step at a time. Becomes a Ray actor in ``loop.py``.
+"""The learner: one model, one optimiser, one step at a time, alone or as one of several that share every batch.
 
-fp32 throughout, so that the log probs it computes are comparable to the recorded ones. Loads and saves safetensors
-only. It must not know Parquet, sessions or groups: a row carries its advantage and its weight.
+It must not know Parquet, sessions or groups: a row carries its advantage and its weight. The non-obvious fact: DDP
+takes the mean of the learners' gradients where the batch loss is a sum, so each learner's loss is multiplied by how
+many there are.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from forge.storage.errors import BadInput, Unavailable
-from forge.trainer.batch import Row, micro_batches, padded
+from forge.storage.errors import Unavailable
+from forge.storage.records import LogProbs
+from forge.trainer import saved
+from forge.trainer.batch import Row, joined, packs, shares
 from forge.trainer.cluster import cpus
-from forge.trainer.config import Hyper, StepStats
-from forge.trainer.loss import clipped_policy_loss, token_log_probs
+from forge.trainer.config import Correction, Hyper, Objective, StepStats
+from forge.trainer.correction import correct
+from forge.trainer.loss import Scored, base_penalty, clipped_policy_loss
+from forge.trainer.model import Scorer
+from forge.trainer.seen import Seen
 
-HEAD_TOLERANCE: Final = 1e-4
-"""How far our own log probs may lie from those of the model's whole forward pass."""
 MICRO_TOKENS: Final = {"cpu": 1, "cuda": 16_384}
 """By device. On a CPU one row at a time takes a third of the wall time and two thirds of the CPU time of four rows at
 once (measured: SmolLM2-135M, 4 x 300 tokens, 2 cores)."""
-NOT_COPIED: Final = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.pth", "config.json")
-"""Weights and the config are written anew; tokenizer, chat template and the rest are the base model's."""
+
+
+class Pack(NamedTuple):
+    """Rows of one forward pass, as tensors: [T] the first two, [K] the others."""
+
+    ids: Tensor
+    positions: Tensor
+    places: Tensor
+    temperatures: Tensor
+    rollout: Tensor
+    advantages: Tensor
+    weights: Tensor
+    anchor: Tensor | None
 
 
 class Learner:
     """``load`` comes first: an error in it then reaches a Ray caller as itself, where one in a constructor does not."""
 
-    model: PreTrainedModel
-    _optimizer: torch.optim.Optimizer
+    scorer: Scorer
+    _optimizer: torch.optim.AdamW
+    _forward: Callable[..., Any]
 
-    def __init__(self, model_dir: str, hyper: Hyper) -> None:
-        self._base = Path(model_dir)
+    def __init__(
+        self,
+        model_dir: str,
+        hyper: Hyper,
+        *,
+        device: str = "cpu",
+        tell: Callable[[int], object] = lambda rows: None,
+    ) -> None:
+        """``tell`` hears how many rows of a step were seen."""
+        self._base_dir = Path(model_dir)
         self._hyper = hyper
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._rows_done = 0
+        self._device = torch.device(device)
+        self._base: Scorer | None = None
+        self._tell = tell
+        self.rank, self.count = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
     def load(self) -> str:
         """Loads the model; gives the device it is on."""
-        # Ray gives a worker as many threads as the CPUs it asked for; the learner has its machine to itself.
-        torch.set_num_threads(cpus())
+        # Ray gives a worker as many threads as the CPUs it asked for; the learners have their machine to themselves.
+        torch.set_num_threads(max(1, cpus() // self.count))
         torch.manual_seed(self._hyper.seed)
-        self.model = _load(self._base).to(self._device)
-        self._check_head()
-        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=self._hyper.lr, weight_decay=0.0)
+        hyper = self._hyper
+        self.scorer = Scorer(self._base_dir, hyper.lora_rank).to(self._device)
+        self.scorer.check(self._device)
+        if hyper.kl and hyper.lora_rank is None:
+            self._base = Scorer(self._base_dir).to(self._device).requires_grad_(False)
+        self._forward = torch.nn.parallel.DistributedDataParallel(self.scorer) if self.count > 1 else self.scorer
+        self._optimizer = torch.optim.AdamW(self.scorer.trained().values(), lr=hyper.lr, weight_decay=0.0)
         return str(self._device)
 
     def step(self, rows: Sequence[Row]) -> StepStats:
-        """One optimisation step over the whole batch."""
+        """One optimisation step over the whole batch, of which this learner takes its share."""
+        began = time.monotonic()
         self._optimizer.zero_grad(set_to_none=True)
         try:
-            loss, seen = self.backward(rows)
+            seen = self.backward(rows)
         except torch.OutOfMemoryError as error:
             raise Unavailable(f"the learner ran out of memory: {error}", "lower --micro-tokens") from error
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._hyper.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.scorer.trained().values(), self._hyper.max_grad_norm)
         if not torch.isfinite(norm):
             raise Unavailable("the gradient is not finite, no step was made", "lower --lr, or look at the metrics")
         self._optimizer.step()
-        return _stats(loss, float(norm), rows, seen)
+        read = sum(len(row.ids) for row in rows)
+        return seen.stats(grad_norm=float(norm), tokens_read=read, seconds=time.monotonic() - began)
 
-    def backward(self, rows: Sequence[Row]) -> tuple[float, _Seen]:
-        """Adds the batch loss's gradient to the parameters, micro-batch by micro-batch."""
-        total, seen, self._rows_done = 0.0, _Seen(), 0
-        for batch in micro_batches(rows, self._hyper.micro_tokens or MICRO_TOKENS[self._device.type]):
-            log_probs, old = self.log_probs(batch), self._spread(batch, "old_log_probs")
-            advantages, weights = self._each(batch, "advantage"), self._each(batch, "weight")
-            out = clipped_policy_loss(
-                log_probs, old, advantages, clip_low=self._hyper.clip_low, clip_high=self._hyper.clip_high
-            )
-            loss = (out.per_token * weights).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
-            self._rows_done += len(batch)
-            seen.add(out.ratio, out.clipped_low, out.clipped_high, (log_probs.detach() - old).abs())
-        return total, seen
+    def backward(self, rows: Sequence[Row]) -> Seen:
+        """Adds the batch loss's gradient to the parameters, pack by pack."""
+        seen, done = Seen(self._device), 0
+        batches = packs(self._share(rows), self._pack_tokens())
+        for number, batch in enumerate(batches, 1):
+            with self._alone() if number < len(batches) else nullcontext():
+                pack = self._pack(batch)
+                loss = self._loss(pack, seen)
+                (loss * self.count).backward()  # type: ignore[no-untyped-call]
+            done += len(batch)
+            self._tell(done)
+        seen.gather()
+        return seen
 
-    def log_probs(self, batch: Sequence[Row]) -> Tensor:
-        """The model's log probs of the batch's trained tokens, row after row, shape [K]."""
-        ids, attention = (torch.from_numpy(a).to(self._device) for a in padded(batch))
-        hidden = self.model.base_model(input_ids=ids, attention_mask=attention, use_cache=False).last_hidden_state
-        at = [torch.from_numpy(row.places).to(self._device) for row in batch]
-        before = torch.cat([hidden[i, places - 1] for i, places in enumerate(at)])
-        targets = torch.cat([ids[i, places] for i, places in enumerate(at)])
-        return token_log_probs(before, targets, self._each(batch, "temperature"), self._head())
+    def _loss(self, pack: Pack, seen: Seen) -> Tensor:
+        hyper = self._hyper
+        scored: Scored = self._forward(pack.ids, pack.positions, pack.places, pack.temperatures)
+        log_probs, entropy = scored
+        now = log_probs.detach()
+        if hyper.objective is Objective.SFT:
+            per_token = -log_probs
+            seen.add(pack.weights, per_token, entropy, now, pack.rollout)
+            total: Tensor = (per_token * pack.weights).sum()
+            return total
+        own = now if pack.anchor is None else pack.anchor
+        old = pack.rollout if hyper.correction is Correction.NONE else own
+        corrected = correct(own, pack.rollout, hyper)
+        out = clipped_policy_loss(log_probs, old, pack.advantages, clip_low=hyper.clip_low, clip_high=hyper.clip_high)
+        per_token = out.per_token * corrected.weight
+        penalty = base_penalty(log_probs, self._base_log_probs(pack)) if hyper.kl else None
+        if penalty is not None:
+            per_token = per_token + hyper.kl * penalty
+        seen.add(pack.weights, per_token, entropy, own, pack.rollout, out, corrected, penalty)
+        return (per_token * pack.weights).sum()
 
-    def rows_done(self) -> int:
-        """Rows that the running step has seen; asked from another thread."""
-        return self._rows_done
+    def log_probs(self, rows: Sequence[Row]) -> list[LogProbs]:
+        """The model's log probs of every row's trained tokens as it is now; whatever the learners, of all rows."""
+        found: dict[str, LogProbs] = {}
+        with torch.no_grad():
+            for batch in packs(rows, self._pack_tokens()):
+                pack = self._pack(batch)
+                scored = self.scorer(pack.ids, pack.positions, pack.places, pack.temperatures)
+                parts = scored.log_probs.float().cpu().split([len(row.places) for row in batch])
+                found |= {row.sample_id: part.numpy() for row, part in zip(batch, parts, strict=True)}
+        return [found[row.sample_id] for row in rows]
 
     def save(self, path: str) -> None:
         """The weights and everything else of the model's directory."""
-        target = Path(path)
-        shutil.copytree(self._base, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
-        self.model.save_pretrained(target)
+        if self.rank == 0:
+            self.scorer.save(Path(path))
 
-    def _head(self) -> torch.nn.Module:
-        head = self.model.get_output_embeddings()
-        assert isinstance(head, torch.nn.Module)
-        return head
+    def keep(self, path: str) -> None:
+        """What a later learner needs to go on as if nothing had happened."""
+        if self.rank == 0:
+            saved.write(Path(path), self.scorer.trained(), self._optimizer)
 
-    def _each(self, batch: Sequence[Row], name: str) -> Tensor:
-        """A row's number, once for each of its trained tokens."""
-        values = np.concatenate([np.full(len(row.places), getattr(row, name), dtype=np.float32) for row in batch])
-        return torch.from_numpy(values).to(self._device)
+    def go_on(self, path: str) -> None:
+        saved.read(Path(path), self.scorer.trained(), self._optimizer)
 
-    def _spread(self, batch: Sequence[Row], name: str) -> Tensor:
-        return torch.from_numpy(np.concatenate([getattr(row, name) for row in batch])).to(self._device)
+    def _share(self, rows: Sequence[Row]) -> list[Row]:
+        # A learner without a row would leave the others waiting: it takes one that weighs nothing.
+        return shares(rows, self.count)[self.rank] or [replace(rows[0], weight=0.0)]
 
-    def _check_head(self) -> None:
-        """Some models scale or cap their logits after the output layer, which our chunks would miss."""
-        ids = np.arange(1, 9, dtype=np.int32) % int(self.model.config.vocab_size)
-        row = Row("probe", ids, np.arange(1, 8), np.zeros(7, np.float32), 1.0, 0.0, 1.0)
-        whole = torch.from_numpy(ids.astype(np.int64)).to(self._device).unsqueeze(0)
-        with torch.no_grad():
-            ours = self.log_probs([row])
-            logits = self.model(input_ids=whole, use_cache=False).logits[0, :-1].float()
-        theirs = logits.log_softmax(-1).gather(1, whole[0, 1:].unsqueeze(1)).squeeze(1)
-        if not torch.allclose(ours, theirs, atol=HEAD_TOLERANCE):
-            raise BadInput(
-                f"{self._base}: models of type {self.model.config.model_type} change their logits after the output "
-                "layer, which this trainer does not do",
-                "use another model, or another trainer through forge.adapters.trainers",
-            )
+    def _alone(self) -> AbstractContextManager[Any]:
+        """Gradients stay here: they are exchanged once, with the last pack."""
+        forward = self._forward
+        return forward.no_sync() if isinstance(forward, torch.nn.parallel.DistributedDataParallel) else nullcontext()
 
+    def _pack_tokens(self) -> int:
+        return self._hyper.micro_tokens or MICRO_TOKENS[self._device.type]
 
-class _Seen:
-    """Sums over the micro-batches of a step."""
+    def _base_log_probs(self, pack: Pack) -> Tensor:
+        with torch.no_grad(), nullcontext() if self._base else self.scorer.as_base():
+            scorer = self._base or self.scorer
+            scored: Tensor = scorer(pack.ids, pack.positions, pack.places, pack.temperatures).log_probs
+            return scored
 
-    def __init__(self) -> None:
-        self.ratio = self.low = self.high = self.delta = 0.0
-        self.ratio_max = self.delta_max = 0.0
-        self.tokens = 0
+    def _pack(self, rows: Sequence[Row]) -> Pack:
+        ids, positions = joined(rows)
+        starts = np.cumsum([0, *(len(row.ids) for row in rows[:-1])])
+        places = np.concatenate([row.places + start for row, start in zip(rows, starts, strict=True)])
+        sizes = [len(row.places) for row in rows]
 
-    def add(self, ratio: Tensor, low: Tensor, high: Tensor, delta: Tensor) -> None:
-        self.tokens += ratio.numel()
-        self.ratio += float(ratio.sum())
-        self.low += float(low.sum())
-        self.high += float(high.sum())
-        self.delta += float(delta.sum())
-        self.ratio_max = max(self.ratio_max, float(ratio.max()))
-        self.delta_max = max(self.delta_max, float(delta.max()))
+        def each(values: list[float]) -> Tensor:
+            """A row's number, once for each of its trained tokens."""
+            return self._tensor(np.repeat(np.asarray(values, dtype=np.float32), sizes))
 
-
-def _stats(loss: float, grad_norm: float, rows: Sequence[Row], seen: _Seen) -> StepStats:
-    return StepStats(
-        loss=loss,
-        grad_norm=grad_norm,
-        tokens=seen.tokens,
-        tokens_read=sum(len(row.ids) for row in rows),
-        ratio_mean=seen.ratio / seen.tokens,
-        ratio_max=seen.ratio_max,
-        clip_low_fraction=seen.low / seen.tokens,
-        clip_high_fraction=seen.high / seen.tokens,
-        delta_log_prob_mean=seen.delta / seen.tokens,
-        delta_log_prob_max=seen.delta_max,
-    )
-
-
-def _load(path: Path) -> PreTrainedModel:
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, local_files_only=True, use_safetensors=True
+        anchors = [row.anchor for row in rows if row.anchor is not None]
+        return Pack(
+            ids=self._tensor(ids),
+            positions=self._tensor(positions),
+            places=self._tensor(places),
+            temperatures=each([row.temperature for row in rows]),
+            rollout=self._tensor(np.concatenate([row.rollout_log_probs for row in rows])),
+            advantages=each([row.advantage for row in rows]),
+            weights=each([row.weight for row in rows]),
+            anchor=self._tensor(np.concatenate(anchors)) if anchors else None,
         )
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"{path} holds no model that can be trained: {error}", "give --model DIR with a config.json and safetensors"
-        ) from error
-    # Training mode is what turns checkpointing on; dropout in it would move the ratio from 1 for no reason.
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
-    if model.supports_gradient_checkpointing:
-        # transformers 5.24 renames it and warns of the old name, earlier ones know only that.
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
-    model.train()
-    assert isinstance(model, PreTrainedModel)
-    return model
+
+    def _tensor(self, values: Any) -> Tensor:
+        return torch.from_numpy(values).to(self._device)

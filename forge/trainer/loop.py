@@ -1,48 +1,56 @@
-"""One training run: read samples, choose what learns, step on Ray, publish the weights.
+"""The loop: a batch of samples from a source, what of it learns, steps, new weights published; again.
 
-Whatever can be refused is refused before Ray starts or a model loads. The batch is every kept row of the runs given;
-each of the steps is one pass over it, with the recorded log probs as the old ones throughout.
+Where samples come from is one function, ``Source``: recorded runs once (``train``), or rollouts on the newest weights.
+The non-obvious fact: on a batch that is stepped on more than once, the learner's log probs from before the first step
+are the old ones of the ratio throughout, and go into the checkpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from forge.policy import weights
-from forge.policy.model import ensure_model
-from forge.storage.dataset import Dataset, existing
+from forge.policy.weights import Published
 from forge.storage.errors import BadInput, Untrainable
-from forge.storage.records import Sample
-from forge.trainer import advantage
-from forge.trainer.advantage import Left, Selection
-from forge.trainer.batch import Row, rows_of
+from forge.storage.records import LogProbs, Sample
+from forge.trainer import account, advantage, checkpoint
+from forge.trainer.advantage import Selection
+from forge.trainer.batch import Row, drawn, rows_digest, rows_of
+from forge.trainer.checkpoint import Manifest
 from forge.trainer.cluster import cluster
-from forge.trainer.config import StepStats, TrainConfig
-from forge.trainer.gate import require_sound, why_no_samples
+from forge.trainer.config import Correction, Objective, StepStats, TrainConfig
+from forge.trainer.group import LearnerGroup
 from forge.trainer.metrics import Metrics
 from forge.trainer.publish import announce, control_token
-from forge.trainer.remote import RemoteLearner
+from forge.trainer.recorded import read_samples
+from forge.trainer.start import Base, Start, next_version, start_of, told
 
-DEFAULT_LINEAGE: Final = "main"
 DRIFT_LIMIT: Final = 0.1
 """Nats, mean. Above it on fresh samples, these weights did not sample them; a bf16 engine stays near 0.03."""
 
 Say = Callable[[str], None]
+Source = Callable[[int, int], Sequence[Sample] | None]
+"""``source(batch, version)``: the samples of that batch, counted from 0, for weights of that version to learn from,
+each with its session's reward and group; None when there are no more. It may give anything recorded: the loop chooses,
+and counts what it leaves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """Where training starts from."""
+class Learns(Protocol):
+    """Learners, wherever they run."""
 
-    path: Path
-    version: int
-    lineage: str
+    def step(self, rows: list[Row], tell: Callable[[int], None]) -> StepStats: ...
+
+    def log_probs(self, rows: Sequence[Row]) -> list[LogProbs]: ...
+
+    def save(self, path: Path) -> None: ...
+
+    def keep(self, path: Path) -> None: ...
+
+    def go_on(self, path: Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,142 +65,146 @@ class TrainReport:
 
 
 def train(config: TrainConfig, say: Say) -> TrainReport:
-    """Raises ``Untrainable`` if no group has spread."""
-    token = control_token(config) if config.control is not None else None
+    """Learns from recorded runs, as one batch. Raises ``Untrainable`` if no group has spread."""
     samples = read_samples(config)
-    base = _base(config, samples, say)
-    chosen = advantage.select(
-        samples, version=base.version, max_staleness=config.max_staleness, divide_by_std=config.divide_by_std
+    return learn(config, lambda batch, version: samples if batch == 0 else None, say, first=samples)
+
+
+def learn(config: TrainConfig, source: Source, say: Say, *, first: Sequence[Sample] = ()) -> TrainReport:
+    """Until the source has no more. ``first``: samples by which the base's version can be told, where the model is
+    named; what they would leave out entirely is refused before Ray starts or a model loads."""
+    token = control_token(config) if config.control is not None else None
+    start = start_of(config, first, say)
+    if first and not choose(config, first, start.base.version).rows:
+        raise _nothing(choose(config, first, start.base.version))
+    with (
+        Metrics(start.out, start.step) as metrics,
+        cluster(config.ray),
+        LearnerGroup(
+            start.base.path, config.hyper, workers=config.workers, gpu=config.gpu, scratch=start.out / "ray"
+        ) as learner,
+    ):
+        say(f"model      {start.base.path}, version {start.base.version}, on {learner.load()}")
+        return Loop(config, start, learner, metrics, say, token).run(source)
+
+
+class Loop:
+    """One run of the loop over a source."""
+
+    def __init__(
+        self, config: TrainConfig, start: Start, learner: Learns, metrics: Metrics, say: Say, token: str | None
+    ) -> None:
+        self._config = config
+        self._start = start
+        self._learner = learner
+        self._metrics = metrics
+        self._say = say
+        self._token = token
+        self._step = start.step
+        self._steps: list[StepStats] = []
+
+    def run(self, source: Source) -> TrainReport:
+        config, start = self._config, self._start
+        if start.folder is not None:
+            self._learner.go_on(start.folder)
+            self._say(f"resumed    after step {start.step} from {start.folder}")
+        version, batch = start.base.version if start.version is None else start.version, start.batch
+        published, chosen = None, Selection()
+        while (samples := source(batch, version)) is not None:
+            chosen = choose(config, samples, version)
+            self._say(f"samples    {account.account(chosen)}")
+            if chosen.rows:
+                self._batch(batch, version, chosen)
+                published = self._publish(version)
+                version = published.version
+            else:
+                self._say(f"skipped    nothing to learn from: {account.hint(chosen)}")
+            batch += 1
+            if config.steps == 1:
+                self._checkpoint(batch, 0, version, None, None)
+        if published is None:
+            raise _nothing(chosen)
+        return TrainReport(
+            start.base, version, published.path, published.digest, chosen, self._steps, self._metrics.path
+        )
+
+    def _batch(self, batch: int, version: int, chosen: Selection) -> None:
+        """All steps on one batch, or those that are left of it."""
+        config, resumed = self._config, batch == self._start.batch and self._start.batch_step > 0
+        digest = rows_digest(chosen.rows)
+        if resumed and digest != self._start.batch_digest:
+            raise BadInput(
+                f"batch {batch} is not the one that the checkpoint was made in: its sessions or rewards differ",
+                "start anew with another --out",
+            )
+        anchors = self._anchors(chosen, self._start.folder if resumed else None)
+        for number in range(self._start.batch_step if resumed else 0, config.steps):
+            part = chosen.part(drawn(list(chosen.advantages), number, config.step_sessions, config.hyper.seed))
+            stats = self._one(batch, version, part, anchors)
+            if self._step == 1 and stats.delta_log_prob_mean > DRIFT_LIMIT and not any(chosen.staleness):
+                self._say("warning    recorded log probs are far from these weights': did another model sample these?")
+            if config.steps > 1:
+                self._checkpoint(batch, number + 1, version, digest, anchors)
+
+    def _one(self, batch: int, version: int, part: Selection, anchors: Mapping[str, LogProbs] | None) -> StepStats:
+        rows = rows_of(part, self._config.mean)
+        if anchors is not None:
+            rows = [replace(row, anchor=anchors[row.sample_id]) for row in rows]
+        self._step += 1
+        name = f"step {self._step}"
+        stats = self._learner.step(rows, lambda done: self._say(f"{name}     {done} rows seen"))
+        self._steps.append(stats)
+        self._metrics.write(self._step, batch, version, part, stats)
+        self._say(f"{name}     {account.line(stats)}")
+        return stats
+
+    def _anchors(self, chosen: Selection, folder: Path | None) -> Mapping[str, LogProbs] | None:
+        """The learner's log probs of all rows before the batch's first step, where a later step needs them."""
+        config = self._config
+        if config.steps == 1 or config.hyper.objective is Objective.SFT or config.hyper.correction is Correction.NONE:
+            return None
+        if folder is not None:
+            return checkpoint.anchors_of(folder)
+        found = self._learner.log_probs(rows_of(chosen))
+        return {row.sample_id: each for row, each in zip(chosen.rows, found, strict=True)}
+
+    def _publish(self, version: int) -> Published:
+        path = weights.publish(
+            self._config.data, next_version(self._config.data, version), self._learner.save, self._start.base.lineage
+        )
+        published = weights.current(self._config.data)
+        assert published is not None
+        self._say(f"published  version {published.version}, digest {published.digest[:12]}, {path}")
+        if self._config.control is not None and self._token is not None:
+            asyncio.run(announce(self._config.control, self._token, published))
+            self._say(f"serving    version {published.version} through {self._config.control}")
+        return published
+
+    def _checkpoint(
+        self, batch: int, batch_step: int, version: int, digest: str | None, anchors: Mapping[str, LogProbs] | None
+    ) -> None:
+        config, start = self._config, self._start
+        if not config.checkpoint_every or self._step % config.checkpoint_every:
+            return
+        manifest = Manifest(
+            step=self._step, batch=batch, batch_step=batch_step, version=version, lineage=start.base.lineage,
+            base=str(start.base.path), base_version=start.base.version, base_digest=start.base_digest,
+            told=told(config), batch_digest=digest,
+        )  # fmt: skip
+        checkpoint.write(start.out, manifest, self._learner.keep, anchors)
+
+
+def choose(config: TrainConfig, samples: Iterable[Sample], version: int) -> Selection:
+    if config.hyper.objective is Objective.SFT:
+        return advantage.select_all(samples, version=version)
+    return advantage.select(
+        samples,
+        version=version,
+        max_staleness=config.max_staleness,
+        baseline=config.baseline,
+        overlong=config.overlong,
     )
-    if not chosen.rows:
-        raise Untrainable(f"nothing to learn from: {account(chosen)}", _hint(chosen))
-    rows = rows_of(chosen)
-    say(f"samples    {account(chosen)}")
-    version = _next_version(config.data, base.version)
-    out = config.out or config.data / "train" / str(version)
-    with Metrics(out) as metrics, cluster(config.ray):
-        learner = RemoteLearner(base.path, config.hyper)
-        say(f"model      {base.path}, version {base.version}, on {learner.load()}")
-        steps = _steps(config, learner, rows, base.version, chosen, metrics, say)
-        path = weights.publish(config.data, version, learner.save, base.lineage)
-    published = weights.current(config.data)
-    assert published is not None
-    say(f"published  version {version}, digest {published.digest[:12]}, {path}")
-    if config.control is not None and token is not None:
-        asyncio.run(announce(config.control, token, published))
-        say(f"serving    version {version} through {config.control}")
-    return TrainReport(base, version, path, published.digest, chosen, steps, metrics.path)
 
 
-def _next_version(data: Path, version: int) -> int:
-    """Above every directory there is: a run that died before it moved CURRENT leaves one that nobody may reuse."""
-    taken = [int(path.name) for path in (data / "policy").glob("*") if path.name.isdecimal()]
-    return 1 + max(version, *taken, 0)
-
-
-def _steps(
-    config: TrainConfig,
-    learner: RemoteLearner,
-    rows: list[Row],
-    version: int,
-    chosen: Selection,
-    metrics: Metrics,
-    say: Say,
-) -> list[StepStats]:
-    steps: list[StepStats] = []
-    for number in range(1, config.steps + 1):
-        name = f"step {number}/{config.steps}"
-        stats = learner.step(rows, partial(_tell, say, name, len(rows)))
-        steps.append(stats)
-        metrics.write(number, version, chosen, stats)
-        say(f"{name}   {_line(stats)}")
-        if number == 1 and stats.delta_log_prob_mean > DRIFT_LIMIT and not any(chosen.staleness):
-            say("warning    recorded log probs are far from these weights': did another model sample these?")
-    return steps
-
-
-def _tell(say: Say, name: str, count: int, done: int) -> None:
-    say(f"{name}   {done} of {count} rows seen")
-
-
-def read_samples(config: TrainConfig) -> list[Sample]:
-    """The runs' rows, each with its session's latest reward: a grader may have changed it after they were written."""
-    data = Dataset(existing(config.data))
-    known = data.runs()
-    if missing := sorted(set(config.runs) - set(known)):
-        raise BadInput(f"{config.data} has no run {missing[0]!r}", f"it has: {', '.join(known) or 'none'}")
-    samples: list[Sample] = []
-    for run in config.runs or known:
-        latest = {session.session_id: session for session in data.sessions(run)}
-        for sample in data.samples(run, config.recipe):
-            session = latest.get(sample.session_id)
-            if session is not None:
-                sample = replace(sample, reward=session.reward, reward_status=session.reward_status)
-            samples.append(sample)
-    if data.damaged:
-        raise BadInput(
-            f"{data.damaged[0].path} cannot be read: {data.damaged[0].reason} ({len(data.damaged)} damaged)",
-            "repair it with: forge decode --rebuild, or leave its run out with --run",
-        )
-    runs = config.runs or known
-    if not samples:
-        raise Untrainable(
-            f"{config.data} has no samples in the runs asked for ({', '.join(runs) or 'none'}); "
-            f"their calls: {why_no_samples(data, runs)}",
-            "calls need token ids and log probs, and closed sessions: forge run --help",
-        )
-    if not config.unverified:
-        require_sound(data, runs, config.recipe)
-    return samples
-
-
-def account(chosen: Selection) -> str:
-    """What learns and what does not, with its reasons."""
-    kept = (
-        f"{len(chosen.rows)} rows of {len(chosen.advantages)} sessions in {chosen.groups_kept} groups, "
-        f"{sum(chosen.tokens.values())} tokens"
-    )
-    left = [
-        f"{_counts(dropped)} {name}"
-        for name, dropped in (
-            ("groups", chosen.groups_dropped),
-            ("sessions", chosen.sessions_dropped),
-            ("rows", chosen.rows_dropped),
-        )
-        if dropped
-    ]
-    return f"{kept}; left out: {'; '.join(left)}" if left else kept
-
-
-def _counts(dropped: Counter[str]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
-
-
-def _hint(chosen: Selection) -> str:
-    if chosen.rows_dropped[Left.STALE] or chosen.rows_dropped[Left.NEWER]:
-        return "sample sessions with the current weights (forge run), or allow older ones: --max-staleness N"
-    if chosen.groups_dropped[Left.NO_SPREAD]:
-        return (
-            "all rewards of a group are equal: take more sessions per task (--group-size), or tasks that fail at times"
-        )
-    return "group sessions of one task and grade them: forge run --group-size N with a grader"
-
-
-def _base(config: TrainConfig, samples: list[Sample], say: Say) -> Base:
-    """Published weights carry their version. A model that is named is taken to be what was sampled from."""
-    current = weights.current(config.data)
-    lineage = current.lineage if current else DEFAULT_LINEAGE
-    served = current.version if current else 0
-    if config.model is not None:
-        sampled = max((s.policy_version_max for s in samples if s.policy_version_max is not None), default=0)
-        return Base(ensure_model(config.model, tell=say), max(served, sampled), lineage)
-    return Base(current.path if current else ensure_model(tell=say), served, lineage)
-
-
-def _line(stats: StepStats) -> str:
-    return (
-        f"loss {stats.loss:+.5f}, gradient {stats.grad_norm:.4f}, "
-        f"ratio {stats.ratio_mean:.4f} (max {stats.ratio_max:.3f}), "
-        f"clipped {stats.clip_low_fraction:.1%} low {stats.clip_high_fraction:.1%} high, "
-        f"recorded log probs off by {stats.delta_log_prob_mean:.1e} (max {stats.delta_log_prob_max:.1e})"
-    )
+def _nothing(chosen: Selection) -> Untrainable:
+    return Untrainable(f"nothing to learn from: {account.account(chosen)}", account.hint(chosen))

@@ -34,9 +34,10 @@ def clipped_policy_loss(
 ) -> PolicyLoss:
     """``-min(r A, clip(r, 1 - low, 1 + high) A)`` with ``r = exp(log_prob - old)``.
 
-    PPO, arXiv 1707.06347, equation 7; two clip bounds: DAPO, arXiv 2503.14476, section 3.1. ``old`` are the log probs
-    recorded when the token was sampled, so the ratio also corrects for the engine's arithmetic and for staleness
-    ("bypass mode" in verl's rollout correction docs).
+    PPO, arXiv 1707.06347, equation 7; two clip bounds ("clip-higher"): DAPO, arXiv 2503.14476, section 3.1. ``old``:
+    the learner's log probs before its update, where the gap to the recorded ones is corrected by a weight; else those
+    recorded, whose ratio then also holds the engine's arithmetic and staleness ("bypass mode" in verl's rollout
+    correction docs).
     """
     log_ratio = (log_probs - old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio = log_ratio.exp()
@@ -51,16 +52,35 @@ def clipped_policy_loss(
     )
 
 
-def token_log_probs(hidden: Tensor, targets: Tensor, temperatures: Tensor, head: torch.nn.Module) -> Tensor:
-    """``log softmax(head(hidden) / temperature)[target]``, shape [K], from hidden states [K, H].
+def base_penalty(log_probs: Tensor, base_log_probs: Tensor) -> Tensor:
+    """``exp(d) - d - 1`` with ``d = base - log_prob``, shape [K]: the k3 estimate of KL(policy || base) that GRPO adds,
+    arXiv 2402.03300, equation 4; Schulman, "Approximating KL Divergence" (2020)."""
+    d = (base_log_probs - log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return d.exp() - d - 1.0
+
+
+class Scored(NamedTuple):
+    log_probs: Tensor
+    """Shape [K]."""
+    entropy: Tensor
+    """Of each whole distribution, nats, detached, shape [K]."""
+
+
+def score_tokens(hidden: Tensor, targets: Tensor, temperatures: Tensor, head: torch.nn.Module) -> Scored:
+    """``log softmax(head(hidden) / temperature)[target]`` from hidden states [K, H].
 
     The logits are divided by the sampling temperature because the recorded log probs are those of the distribution
     sampled from (prime-rl does so per token); without it every ratio is wrong.
     """
     chunks = zip(*(torch.split(t, LOGIT_CHUNK) for t in (hidden, targets, temperatures)), strict=True)
-    return torch.cat([checkpoint(_chunk_log_probs, *chunk, head, use_reentrant=False) for chunk in chunks])
+    found = [checkpoint(_score_chunk, *chunk, head, use_reentrant=False) for chunk in chunks]
+    return Scored(torch.cat([each[0] for each in found]), torch.cat([each[1] for each in found]))
 
 
-def _chunk_log_probs(hidden: Tensor, targets: Tensor, temperatures: Tensor, head: torch.nn.Module) -> Tensor:
+def _score_chunk(hidden: Tensor, targets: Tensor, temperatures: Tensor, head: torch.nn.Module) -> tuple[Tensor, Tensor]:
     logits: Tensor = head(hidden) / temperatures.unsqueeze(1)
-    return logits.gather(1, targets.unsqueeze(1)).squeeze(1) - logits.logsumexp(dim=1)
+    normal = logits.logsumexp(dim=1)
+    with torch.no_grad():
+        likely = (logits - normal.unsqueeze(1)).exp()
+        entropy = normal - (likely * logits).sum(1)
+    return logits.gather(1, targets.unsqueeze(1)).squeeze(1) - normal, entropy

@@ -1,4 +1,8 @@
-"""``metrics.jsonl``: one line per step, flushed when it is written, so that a run that dies leaves what it saw."""
+"""What a run leaves for people and programs: ``metrics.jsonl`` and TensorBoard's event file, a line a step.
+
+Each line is flushed when it is written, so that a run that dies leaves what it saw. A run that goes on from a
+checkpoint drops the lines of the steps that are made again.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import dataclasses
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
@@ -15,48 +19,79 @@ from forge.trainer.advantage import Selection
 from forge.trainer.config import StepStats
 
 FILE: Final = "metrics.jsonl"
+EVENTS: Final = "tensorboard"
+"""Folder beside it: ``tensorboard --logdir OUT/tensorboard``."""
 
 
 class Metrics:
-    def __init__(self, directory: Path) -> None:
+    """``with Metrics(out, step) as metrics``: ``step`` steps of the run are made already."""
+
+    def __init__(self, directory: Path, step: int = 0) -> None:
         self.path = directory / FILE
-        self._file: BinaryIO | None = None
+        self._step = step
 
     def __enter__(self) -> Self:
+        from tensorboardX import SummaryWriter
+
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [line for line in read(self.path) if line["step"] <= self._step]
         self._file = self.path.open("wb")
+        self._file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+        purge = self._step + 1 if self._step else None
+        self._events = SummaryWriter(str(self.path.parent / EVENTS), purge_step=purge)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
+        self._events.close()
 
-    def write(self, step: int, version: int, chosen: Selection, stats: StepStats) -> None:
-        assert self._file is not None
-        advantages = list(chosen.advantages.values())
-        line = {
-            "step": step,
-            "time": time.time(),
-            "version": version,
-            "rows": len(chosen.rows),
-            "sessions": len(chosen.advantages),
-            "groups_kept": chosen.groups_kept,
-            "groups_dropped": dict(chosen.groups_dropped),
-            "sessions_dropped": dict(chosen.sessions_dropped),
-            "rows_dropped": dict(chosen.rows_dropped),
-            "reward_mean": _number(np.mean(chosen.rewards)),
-            "reward_std": _number(np.std(chosen.rewards)),
-            "advantage_mean": _number(np.mean(advantages)),
-            "advantage_std": _number(np.std(advantages)),
-            "advantage_max": _number(np.max(np.abs(advantages))),
-            "staleness_mean": _number(np.mean(chosen.staleness)) if chosen.staleness else None,
-            "staleness_max": max(chosen.staleness, default=None),
-            **dataclasses.asdict(stats),
-        }
+    def write(self, step: int, batch: int, version: int, chosen: Selection, stats: StepStats) -> None:
+        line = line_of(step, batch, version, chosen, stats)
         self._file.write(msgspec.json.encode(line) + b"\n")
         self._file.flush()
+        for name, value in line.items():
+            if name not in ("step", "time") and isinstance(value, int | float):
+                self._events.add_scalar(name, value, step)
+        self._events.flush()
+
+
+def line_of(step: int, batch: int, version: int, chosen: Selection, stats: StepStats) -> dict[str, Any]:
+    advantages = list(chosen.advantages.values())
+    return {
+        "step": step,
+        "batch": batch,
+        "time": time.time(),
+        "version": version,
+        "rows": len(chosen.rows),
+        "sessions": len(chosen.advantages),
+        "rows_per_session": len(chosen.rows) / len(chosen.advantages),
+        "groups_kept": chosen.groups_kept,
+        "groups_dropped": dict(chosen.groups_dropped),
+        "sessions_dropped": dict(chosen.sessions_dropped),
+        "rows_dropped": dict(chosen.rows_dropped),
+        "reward_mean": _number(np.mean(chosen.rewards)) if chosen.rewards else None,
+        "reward_std": _number(np.std(chosen.rewards)) if chosen.rewards else None,
+        "positive_share": _number(np.mean(np.asarray(chosen.rewards) > 0)) if chosen.rewards else None,
+        "advantage_mean": _number(np.mean(advantages)),
+        "advantage_std": _number(np.std(advantages)),
+        "advantage_max": _number(np.max(np.abs(advantages))),
+        "staleness_mean": _number(np.mean(chosen.staleness)) if chosen.staleness else None,
+        "staleness_max": max(chosen.staleness, default=None),
+        "session_tokens": stats.tokens / len(chosen.advantages),
+        "masked_share": stats.tokens / stats.tokens_read,
+        "tokens_per_second": stats.tokens_read / stats.seconds,
+        **dataclasses.asdict(stats),
+    }
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ``metrics.jsonl``; a last one that was cut short does not count."""
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    return [msgspec.json.decode(line) for line in whole.splitlines() if line]
 
 
 def _number(value: np.floating) -> float:

@@ -7,34 +7,39 @@ from typing import Any
 
 import pytest
 
-from forge.trainer.advantage import Selection, group_advantages, select
+from forge.trainer.advantage import Selection, group_advantages, select, select_all
+from forge.trainer.config import Baseline, Overlong
 from tests.trainer.conftest import MakeSample
 
 
 def choose(samples: list[Any], **changes: Any) -> Selection:
-    return select(samples, **({"version": 0, "max_staleness": 0, "divide_by_std": True} | changes))
+    return select(samples, **({"version": 0, "max_staleness": 0, "baseline": Baseline.STD} | changes))
 
 
 def test_rewards_one_zero_zero_one() -> None:
     # mean 1/2, sample variance 4 * 1/4 / 3 = 1/3
-    found = group_advantages([1, 0, 0, 1], divide_by_std=True)
+    found = group_advantages([1, 0, 0, 1], Baseline.STD)
     expected = 0.5 / (math.sqrt(1 / 3) + 1e-6)
     assert found == pytest.approx([expected, -expected, -expected, expected], rel=1e-12)
 
 
 def test_without_the_standard_deviation() -> None:
-    assert group_advantages([3, 0, 0], divide_by_std=False) == [2.0, -1.0, -1.0]
+    assert group_advantages([3, 0, 0], Baseline.MEAN) == [2.0, -1.0, -1.0]
+
+
+def test_against_the_mean_of_the_others() -> None:
+    assert group_advantages([3, 0, 0], Baseline.LEAVE_ONE_OUT) == pytest.approx([3.0, -1.5, -1.5])
 
 
 @pytest.mark.parametrize("rewards", [[], [1.0], [0.0], [0.5, 0.5, 0.5]])
 def test_a_group_that_cannot_teach(rewards: list[float]) -> None:
-    assert group_advantages(rewards, divide_by_std=True) is None
+    assert group_advantages(rewards, Baseline.STD) is None
 
 
 def test_rows_of_a_session_count_once(make_sample: MakeSample) -> None:
     """Three rows of the winner do not pull the mean: 1 against 0 stays +-1/2."""
     rows = [make_sample("win", i, reward=1.0) for i in range(3)] + [make_sample("lose", reward=0.0)]
-    chosen = choose(rows, divide_by_std=False)
+    chosen = choose(rows, baseline=Baseline.MEAN)
     assert chosen.advantages == {"lose": -0.5, "win": 0.5}
     assert chosen.tokens == {"lose": 3, "win": 9}
     assert len(chosen.rows) == 4
@@ -88,3 +93,28 @@ def test_staleness_is_counted_from_the_lowest_version(make_sample: MakeSample) -
     chosen = choose(rows, version=3, max_staleness=None)
     assert chosen.staleness == [2, 0]
     assert len(chosen.rows) == 3
+
+
+def test_overlong_rows_are_compared_with_and_not_learned_from(make_sample: MakeSample) -> None:
+    rows = [
+        make_sample("a", reward=1.0),
+        make_sample("b", 0, reward=0.0, truncated=True),
+        make_sample("b", 1, reward=0.0),
+        make_sample("c", reward=0.0, truncated=True),
+    ]
+    chosen = choose(rows, baseline=Baseline.MEAN, overlong=Overlong.MASK)
+    assert [row.sample_id for row in chosen.rows] == ["a-0", "b-1"]
+    assert chosen.advantages == pytest.approx({"a": 2 / 3, "b": -1 / 3})
+    assert chosen.tokens == {"a": 3, "b": 3}
+    assert chosen.rows_dropped == {"overlong": 2}
+
+
+def test_imitation_takes_what_no_group_can_compare(make_sample: MakeSample) -> None:
+    rows = [
+        make_sample("a", reward=None, group_id=None),
+        make_sample("b", reward=0.0, policy_version_min=-7),
+        make_sample("c", trainable=False),
+    ]
+    chosen = select_all(rows, version=0)
+    assert chosen.advantages == {"a": 1.0, "b": 1.0}
+    assert chosen.rows_dropped == {"not_trainable": 1}

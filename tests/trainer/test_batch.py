@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from forge.storage.errors import Untrainable
 from forge.trainer.advantage import select
-from forge.trainer.batch import Row, check, micro_batches, padded, rows_of
+from forge.trainer.batch import Row, check, drawn, joined, packs, rows_digest, rows_of, shares
+from forge.trainer.config import Baseline, Mean
 from tests.trainer.conftest import MakeSample
 
 
 def batch(samples: list[Any]) -> list[Row]:
-    return rows_of(select(samples, version=0, max_staleness=None, divide_by_std=False))
+    return rows_of(select(samples, version=0, max_staleness=None, baseline=Baseline.MEAN))
 
 
 def test_a_session_weighs_one_however_it_is_split(make_sample: MakeSample) -> None:
@@ -64,16 +65,51 @@ def test_raw_log_probs_are_right_at_temperature_one(make_sample: MakeSample) -> 
     check(make_sample(temperature=1.0, logprobs_mode="raw"))
 
 
+def test_or_every_token_weighs_the_same(make_sample: MakeSample) -> None:
+    samples = [make_sample("a", mask=[1, 1, 1], reward=1.0), make_sample("b", mask=[1], reward=0.0)]
+    chosen = select(samples, version=0, max_staleness=None, baseline=Baseline.MEAN)
+    assert [row.weight for row in rows_of(chosen, Mean.TOKEN)] == [0.25, 0.25]
+    assert [row.weight for row in rows_of(chosen, Mean.SESSION)] == pytest.approx([1 / 6, 1 / 2])
+
+
 def plain(name: str, size: int) -> Row:
     return Row(name, np.ones(size, np.int32), np.array([1]), np.zeros(1, np.float32), 1.0, 1.0, 1.0)
 
 
 @given(st.lists(st.integers(2, 50), min_size=1, max_size=30), st.integers(1, 120))
-def test_micro_batches_hold_every_row_once_within_bounds(sizes: list[int], limit: int) -> None:
+def test_packs_hold_every_row_once_within_bounds(sizes: list[int], limit: int) -> None:
     rows = [plain(f"r{i:02d}", size) for i, size in enumerate(sizes)]
-    batches = micro_batches(rows, limit)
-    assert sorted(row.sample_id for b in batches for row in b) == [row.sample_id for row in rows]
-    for b in batches:
-        ids, seen = padded(b)
-        assert ids.size <= limit or len(b) == 1
-        assert seen.sum() == sum(len(row.ids) for row in b)
+    found = packs(rows, limit)
+    assert sorted(row.sample_id for pack in found for row in pack) == [row.sample_id for row in rows]
+    for pack in found:
+        ids, positions = joined(pack)
+        assert len(ids) <= limit or len(pack) == 1
+        assert (positions == 0).sum() == len(pack)
+    fits = [size for size in sizes if size <= limit]
+    fewest = -(-sum(fits) // limit) + sum(size > limit for size in sizes)
+    assert len(found) <= 2 * fewest + 1
+
+
+@given(st.lists(st.integers(2, 50), min_size=1, max_size=30), st.integers(1, 5))
+def test_shares_hold_every_row_once_and_are_even(sizes: list[int], count: int) -> None:
+    rows = [plain(f"r{i:02d}", size) for i, size in enumerate(sizes)]
+    found = shares(rows, count)
+    assert sorted(row.sample_id for share in found for row in share) == [row.sample_id for row in rows]
+    tokens = [sum(len(row.ids) for row in share) for share in found]
+    assert max(tokens) - min(tokens) <= max(sizes)
+
+
+@given(st.integers(1, 20), st.integers(1, 8), st.integers(0, 3))
+def test_no_session_comes_again_before_all_were_drawn(sessions: int, count: int, seed: int) -> None:
+    names = [f"s{i}" for i in range(sessions)]
+    count = min(count, sessions)
+    drawings = [name for number in range(3 * sessions) for name in drawn(names, number, count, seed)]
+    for first in range(0, len(drawings) - sessions, sessions):
+        assert sorted(drawings[first : first + sessions]) == sorted(names)
+    assert drawn(names, 5, count, seed) == drawn(names, 5, count, seed)
+
+
+def test_a_batch_is_known_by_its_rows_and_rewards(make_sample: MakeSample) -> None:
+    rows = [make_sample("a", reward=1.0), make_sample("b", reward=0.0)]
+    assert rows_digest(rows) == rows_digest([make_sample("a", reward=1.0), make_sample("b", reward=0.0)])
+    assert len({rows_digest(rows), rows_digest(rows[:1]), rows_digest([rows[0], make_sample("b", reward=1.0)])}) == 3

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from forge.trainer.loss import LOG_RATIO_LIMIT, clipped_policy_loss, token_log_probs  # noqa: E402
+from forge.trainer.loss import LOG_RATIO_LIMIT, clipped_policy_loss, score_tokens  # noqa: E402
 
 pytestmark = pytest.mark.model
 
@@ -42,7 +42,7 @@ def test_temperature_divides_the_logits() -> None:
     head = torch.nn.Linear(1, 2, bias=False)
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[0.0], [2.0]]))
-    found = token_log_probs(torch.ones(2, 1), torch.tensor([1, 1]), torch.tensor([2.0, 1.0]), head)
+    found = score_tokens(torch.ones(2, 1), torch.tensor([1, 1]), torch.tensor([2.0, 1.0]), head).log_probs
     assert found.tolist() == pytest.approx([math.log(math.e / (1 + math.e)), 2 - math.log(1 + math.e**2)])
 
 
@@ -51,7 +51,7 @@ def test_chunks_change_nothing() -> None:
     head = torch.nn.Linear(8, 30, bias=False).double()
     hidden = torch.randn(700, 8, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(0, 30, (700,))
-    found = token_log_probs(hidden, targets, torch.full((700,), 0.7, dtype=torch.float64), head)
+    found = score_tokens(hidden, targets, torch.full((700,), 0.7, dtype=torch.float64), head).log_probs
     whole = (head(hidden) / 0.7).log_softmax(-1)[torch.arange(700), targets]
     assert torch.allclose(found, whole, atol=1e-12)
     (one,) = torch.autograd.grad(found.sum(), hidden)

@@ -148,8 +148,9 @@ import pathlib, sys
 from forge.storage.errors import BadInput, Unavailable
 from forge.trainer.cluster import cluster
 from forge.trainer.config import Hyper
-from forge.trainer.remote import RemoteLearner
+from forge.trainer.group import LearnerGroup
 
+model, scratch = map(pathlib.Path, sys.argv[1:])
 try:
     with cluster("127.0.0.1:1"):
         pass
@@ -157,17 +158,23 @@ except Unavailable as error:
     print(error.message)
 with cluster(None):
     import ray
-    try:
-        RemoteLearner(pathlib.Path("/no/model"), Hyper()).load()
-    except BadInput as error:
-        print(error.message)
-    learner = RemoteLearner(pathlib.Path(sys.argv[1]), Hyper())
-    print("loaded on", learner.load())
-    ray.kill(learner.actor)
-    try:
-        learner.save(pathlib.Path("/no/where"))
-    except Unavailable as error:
-        print(error.message)
+    for asked in ({"workers": 1, "gpu": True}, {"workers": 999, "gpu": False}):
+        try:
+            LearnerGroup(model, Hyper(), scratch=scratch, **asked)
+        except Unavailable as error:
+            print(error.message)
+    with LearnerGroup(pathlib.Path("/no/model"), Hyper(), workers=1, gpu=None, scratch=scratch) as learners:
+        try:
+            learners.load()
+        except BadInput as error:
+            print(error.message)
+        print("loaded" if learners._thread.is_alive() else "dead")
+    with LearnerGroup(model, Hyper(), workers=1, gpu=None, scratch=scratch) as learners:
+        print("loaded on", learners.load())
+        try:
+            learners._call("__dict__")
+        except Unavailable as error:
+            print(error.message)
 with cluster(None):
     print("again", ray.get(ray.remote(lambda: 1).remote()))
 print("left", not ray.is_initialized())
@@ -176,15 +183,19 @@ print("left", not ray.is_initialized())
 
 
 @pytest.mark.ray
-def test_what_goes_wrong_in_ray_is_named(tiny_model: Path) -> None:
+def test_what_goes_wrong_in_ray_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    """Too few resources, no GPU, no model, no cluster, a learner that dies: each is said, none is waited for."""
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_CLUSTER, str(tiny_model)],
+        [sys.executable, "-c", IN_A_CLUSTER, str(tiny_model), str(tmp_path)],
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert said[0].startswith("cannot join the Ray cluster at 127.0.0.1:1")
-    assert said[1].startswith("/no/model holds no model")
-    assert said[2].startswith("loaded on c")
-    assert said[3].startswith("the learner's process ended")
+    assert said[1] == "1 learners want a GPU each, and the cluster has no GPU"
+    assert said[2].startswith("999 learners want a CPU each, and the cluster has ")
+    assert said[3].startswith("/no/model holds no model")
+    assert said[4] == "loaded"
+    assert said[5].startswith("loaded on c")
+    assert said[6].startswith("the learner's process ended: ")
     assert said[-1] == "left True"

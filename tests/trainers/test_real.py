@@ -22,6 +22,7 @@ from forge.plugins.episodes import blocking
 from forge.plugins.trl_worker import ForgeWorker, built
 from forge.storage.errors import BadInput
 from forge.trainer.advantage import group_advantages
+from forge.trainer.config import Baseline
 from tests.trainers.conftest import MakeData, a_sample, a_session
 from tests.trainers.served import Served, proxied, proxied_elsewhere
 
@@ -107,7 +108,7 @@ def test_verls_advantages_of_an_export_are_ours(make_data: MakeData, tmp_path: P
         labels["uid"], labels["session_id"], labels["row_index"], strict=True)]  # fmt: skip
     estimator = pytest.importorskip("verl.trainer.ppo.core_algos").AdvantageEstimator.GRPO
     done = utils.compute_advantage_for_multi_trajectories(batch, keys, estimator)
-    expected = group_advantages([1.0, 0.0, 0.5], divide_by_std=True)
+    expected = group_advantages([1.0, 0.0, 0.5], Baseline.STD)
     assert expected is not None
     theirs = [float(row[mask == 1][0]) for row, mask in zip(
         done.batch["advantages"], done.batch["response_mask"], strict=True)]  # fmt: skip

@@ -1,0 +1,70 @@
+"""``python -m forge.learn``: three seeds and a control, their curves and their table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from typer import Option
+
+from forge.learn.experiment import Course, follow
+from forge.learn.page import write
+from forge.learn.sizes import SMALL, Sizes
+from forge.learn.warmup import record, teach
+from forge.run_config import RunConfig
+from forge.runners import find as find_runner
+from forge.scratch import scratch
+from forge.signals import until_signalled
+from forge.stack import serving
+from forge.storage.records import Sample
+
+COURSE = "course.json"
+
+Say = Callable[[str], None]
+
+
+def main(
+    data: Annotated[Path, Option(help="Folder of everything that it makes.")] = Path("learn"),
+    harness: Annotated[str, Option(help="The agent program, one with pi's tools.")] = "pi",
+    seed: Annotated[list[int] | None, Option(help="May be given several times. Default: 0, 1 and 2.")] = None,
+    control: Annotated[bool, Option(help="Also the first seed with shuffled rewards.")] = True,
+    small: Annotated[bool, Option("--small", help="A size for tests.")] = False,
+) -> None:
+    """A small policy learns a tool task in a real harness, and a control with shuffled rewards does not.
+
+    A course that is in the folder already is not run again.
+    """
+    seeds = seed or [0, 1, 2]
+    wanted = [(each, False) for each in seeds] + ([(seeds[0], True)] if control else [])
+    work = run(data.absolute(), harness, wanted, SMALL if small else Sizes(), typer.echo)
+    courses = asyncio.run(until_signalled(work))
+    typer.echo(write(data, courses))
+
+
+async def run(data: Path, harness: str, wanted: Sequence[tuple[int, bool]], sizes: Sizes, say: Say) -> list[Course]:
+    samples = await record(data / "warmup", harness, sizes, say)
+    return [await _course(data, harness, seed, shuffled, samples, sizes, say) for seed, shuffled in wanted]
+
+
+async def _course(
+    data: Path, harness: str, seed: int, shuffled: bool, samples: list[Sample], sizes: Sizes, say: Say
+) -> Course:
+    folder = data / f"seed-{seed}{'-shuffled' if shuffled else ''}"
+    done = folder / COURSE
+    if done.exists():
+        return msgspec.json.decode(done.read_bytes(), type=Course)
+    await asyncio.to_thread(teach, folder, samples, seed, sizes, say)
+    config = RunConfig(adapters=(), tasks=(), runner=find_runner("local"), data=folder, run_id="serving")
+    with scratch("learn") as temporary:
+        async with serving(config, temporary, say) as control:
+            found = await follow(folder, control.url, harness, seed, sizes, say, shuffled=shuffled)
+    done.write_bytes(msgspec.json.encode(found))
+    return found
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,29 @@
+"""How large one experiment is. The default is fifteen minutes on two idle cores; ``SMALL`` is for tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    warm_sessions: int = 240
+    """Recorded of the teacher, shared by all seeds."""
+    warm_steps: int = 600
+    warm_step_sessions: int = 16
+    warm_lr: float = 2e-3
+    batches: int = 14
+    """Of rollouts, each with one optimisation step."""
+    tasks: int = 9
+    """Of a batch: a third of each request."""
+    group: int = 6
+    """Sessions of a task."""
+    lr: float = 5e-4
+    held_out: int = 36
+    """Sessions of an evaluation, each on another held-out instance."""
+    every: int = 3
+    """Batches between two evaluations."""
+    concurrency: int = 4
+
+
+SMALL = Sizes(warm_sessions=120, warm_steps=400, batches=6, tasks=6, group=5, held_out=24, every=6)

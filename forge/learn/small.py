@@ -1,0 +1,84 @@
+"""The small policy: a Llama of half a million weights, with a vocabulary and a chat template of its own.
+
+Its template shows of the harness's tools their names and parameters and leaves the system prompt and the descriptions
+out: nothing that small can read them, and a session is a hundred tokens instead of fifteen hundred. What it was shown
+is what is recorded and trained on, as with any model. The non-obvious fact: the tokenizer splits at quotes, so that a
+name is the same tokens in a request and in a call.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from forge.learn.tasks import Tool, call, instances
+
+BEGIN: Final = "<|im_start|>"
+END: Final = "<|im_end|>"
+VOCABULARY: Final = 512
+FRAME: Final = """\
+tool read(path, offset, limit)
+tool bash(command, timeout)
+tool edit(path, edits)
+tool write(path, content)
+user
+assistant
+<tool_response>
+</tool_response>
+"""
+"""What the template writes around every session, for the vocabulary."""
+TEXTS: Final = 600
+CONTEXT: Final = 8192
+"""Far more than a session takes: pi asks for the room that its own guess at the prompt's size leaves."""
+SHAPE: Final[dict[str, Any]] = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
+
+
+def make(folder: Path, seed: int) -> Path:
+    """A model directory with random weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = resources.files("forge.learn").joinpath("template.jinja").read_text(encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        **SHAPE,
+        vocab_size=tokenizer.get_vocab_size(),
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.token_to_id(BEGIN),
+        eos_token_id=tokenizer.token_to_id(END),
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def _tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    texts = [
+        f"{FRAME}{each.prompt}\n{call(tool, each.file, each.old, each.new)}"
+        for each in islice(instances(0, held_out=False), TEXTS)
+        for tool in Tool
+    ]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[BEGIN, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
