@@ -148,6 +148,7 @@ def register(app: typer.Typer) -> None:
 async def _serve(config: ProxyConfig) -> None:
     """Until SIGTERM or SIGINT; while it still starts, these end it at once."""
     from forge.proxy.app import serve
+    from forge.proxy.process import settle
 
     stop = asyncio.Event()
     serving = False
@@ -164,6 +165,7 @@ async def _serve(config: ProxyConfig) -> None:
     try:
         async with serve(config) as running:
             serving = True
+            settle()
             typer.echo(f"base URL for harnesses  {running.base_url}")
             typer.echo(f"control plane           {running.control_url}  (token in {running.control_token_file})")
             typer.echo(f"data                    {config.data}  (run {config.run_id})")

@@ -91,6 +91,7 @@ STORED_HEADERS: Final = frozenset(
 """Request headers that reach the journal; everything else (keys, cookies) is left out."""
 
 OPENCLAW: Final = "openclaw"
+OPENCLAW_SIGN: Final = "sessionId="
 OPENCLAW_SESSION: Final = re.compile(r"\bsessionId=([0-9a-fA-F-]{8,64})\b")
 OPENCLAW_AGENT: Final = re.compile(r"\bsession=agent:[\w.-]+:subagent:([\w-]{1,64})")
 """Both stand on the "Runtime: ..." line of OpenClaw's first user message."""
@@ -125,7 +126,8 @@ def signs(headers: Mapping[str, str], hints: Mapping[str, Any]) -> Signs:
     rule, trace = "header", None
     if external is None:
         external, rule = _from_body(hints), "body"
-    own = OPENCLAW_SESSION.search(str(hints.get("first_user") or ""))
+    first = str(hints.get("first_user") or "")
+    own = OPENCLAW_SESSION.search(first) if OPENCLAW_SIGN in first else None
     if own is not None and (harness or named) in (None, OPENCLAW):
         external, named = external or own.group(1), OPENCLAW
         agent, trace = _openclaw(headers, own.string)

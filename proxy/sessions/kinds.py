@@ -1,14 +1,16 @@
 """What a call is for: the main loop, a sub-agent, a compaction, a title, a memory. A label with the rule that gave it.
 
 Rules are tried in order; the first that holds names the kind. Nothing is ever thrown away by a label. What harnesses
-write in their side calls stands in one data table; its newest wordings were read in the versions named there.
+write in their side calls stands in one data table; its newest wordings were read in the versions named there. The one
+non-obvious fact: the texts that are looked at hardly change within a session, so what was found in one is remembered.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from forge.proxy.sessions.attribution import NAMES_AGENTS, Signs
@@ -130,20 +132,39 @@ def _subagent_header(*values: str) -> Callable[[Seen], bool]:
     return lambda seen: seen.headers.get("x-openai-subagent", "") in values
 
 
-def _says(wording: Wording) -> Callable[[Seen], bool]:
-    def holds(seen: Seen) -> bool:
-        if wording.toolless and not seen.toolless:
-            return False
-        return any(wording.text.search(seen.text(place)) for place in wording.where)
-
-    return holds
+SIGNS: Final = ("summar", "title", "memor", "checkpoint", "distilling", "reusable skills", "continuing our")
+"""Every wording holds one of these, in small letters."""
+TEXTS: Final = 1024
+"""Texts whose wordings are remembered."""
 
 
-RULES: Final = (
+@lru_cache(maxsize=TEXTS)
+def wordings_in(text: str) -> tuple[int, ...]:
+    """The places in ``WORDINGS`` of those that stand in the text."""
+    small = text.lower()
+    if not any(sign in small for sign in SIGNS):
+        return ()
+    return tuple(place for place, wording in enumerate(WORDINGS) if wording.text.search(text))
+
+
+def _wording(seen: Seen) -> Wording | None:
+    """The first one that holds."""
+    found = {place: wordings_in(text) for place in ANYWHERE if (text := seen.text(place))}
+    there = sorted({number for numbers in found.values() for number in numbers})
+    for number in there:
+        wording = WORDINGS[number]
+        fits = seen.toolless or not wording.toolless
+        if fits and any(number in found.get(place, ()) for place in wording.where):
+            return wording
+    return None
+
+
+BEFORE_WORDINGS: Final = (
     Rule("codex-request-kind", _C, lambda s: s.signs.turn.get("request_kind") == "compaction"),
     Rule("x-openai-subagent", _C, _subagent_header("compact", "compaction")),
     Rule("x-openai-subagent", _M, _subagent_header("memory_consolidation")),
-    *(Rule(wording.name, wording.kind, _says(wording)) for wording in WORDINGS),
+)
+AFTER_WORDINGS: Final = (
     Rule("agent-id", _S, lambda s: s.signs.agent_id is not None),
     Rule("x-openai-subagent", _S, lambda s: bool(s.headers.get("x-openai-subagent"))),
     Rule(
@@ -156,12 +177,14 @@ DEFAULT_RULE: Final = "default"
 
 def called_subagent(text: str) -> bool:
     """Does a system prompt say that it is a sub-agent's?"""
-    return SUBAGENT.search(text) is not None
+    return ("subagent" in text or "sub-agent" in text) and SUBAGENT.search(text) is not None
 
 
 def kind_of(seen: Seen) -> tuple[CallKind, str]:
     """The kind and the rule's name."""
-    for rule in RULES:
-        if rule.holds(seen):
-            return rule.kind, rule.name
-    return CallKind.MAIN, DEFAULT_RULE
+    rule = _first(BEFORE_WORDINGS, seen) or _wording(seen) or _first(AFTER_WORDINGS, seen)
+    return (rule.kind, rule.name) if rule is not None else (CallKind.MAIN, DEFAULT_RULE)
+
+
+def _first(rules: Sequence[Rule], seen: Seen) -> Rule | None:
+    return next((rule for rule in rules if rule.holds(seen)), None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from forge.proxy.dialects.hints import chat_hints
 from forge.proxy.sessions.attribution import signs
-from forge.proxy.sessions.kinds import Seen, kind_of
+from forge.proxy.sessions.kinds import WORDINGS, Seen, Wording, kind_of, wordings_in
 from forge.proxy.splice import members
 
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {}}}
@@ -194,3 +196,11 @@ def test_headers_and_content_name_kinds(
     headers: dict[str, str], tools: int, by_content: str | None, named: str, rule: str
 ) -> None:
     assert kind(("user", "go"), tools=tools, headers=headers, by_content=by_content) == (named, rule)
+
+
+@pytest.mark.parametrize("wording", WORDINGS, ids=lambda wording: wording.name)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_every_wording_is_found_by_its_signs(wording: Wording, data: st.DataObject) -> None:
+    text = data.draw(st.from_regex(wording.text))
+    assert WORDINGS.index(wording) in wordings_in(text)
