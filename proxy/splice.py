@@ -24,7 +24,9 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLANK: Final = b" \t\r\n"
 _BLANKS: Final = (b" ", b"\t", b"\r", b"\n")
 _ABSENT: Final = Raw()
+_NULL: Final = b"null"
 _BACKSLASH: Final = ord("\\")
+_COLON: Final = ord(":")
 _QUOTE: Final = ord('"')
 _FOLD_FROM: Final = 4096
 """Documents shorter than this are parsed whole; in longer ones the id arrays are folded away first."""
@@ -82,43 +84,105 @@ class _Plan(NamedTuple):
     instead: bytes | None
 
 
+class _Span(NamedTuple):
+    """A value in a document, and what stands in its place; None takes the member out."""
+
+    start: int
+    end: int
+    instead: bytes | None
+
+
 class Cutter:
     """Cuts the same members from every document of one answer."""
 
     def __init__(self, cuts: Iterable[tuple[bytes, bytes | None]]) -> None:
         """``cuts``: each member's name and the value that stands in its place; None takes the member out."""
         self._plans = [_Plan(key.decode(), b'"' + key + b'"', instead) for key, instead in cuts]
+        self._removes = any(plan.instead is None for plan in self._plans)
         self._decoder = _decoder(tuple(plan.name for plan in self._plans))
 
     def cut(self, document: bytes) -> tuple[bytes, Found]:
         """The document without them. Raises one of ``UNREADABLE`` if it is no answer."""
-        if len(document) >= _FOLD_FROM:
-            folded = document
-            for plan in self._plans:
-                folded = _fold(folded, plan.needle)
-            if folded is not document:
-                found = self._decoder.decode(folded)
-                # Each name stands only where the parser found the member: so what was folded was the member.
-                if all(_occurrences(folded, plan.needle) == len(_raws(found, plan.name)) for plan in self._plans):
-                    return self._edit(folded, found), found
+        if len(document) < _FOLD_FROM:
+            found = self._decoder.decode(document)
+            spans = self._searched(document, found)
+            if spans is None:
+                spans = self._told(document, found)
+            return self._edit(document, spans), found
+        folded, nulls = self._fold(document)
+        try:
+            found = self._decoder.decode(folded)
+        except UNREADABLE:
+            found = self._decoder.decode(document)
+            return self._edit(document, self._told(document, found)), found
+        # The parser sees each null as a member of that name: so what stood there was its value.
+        spans = {span.start: span for span in self._told(folded, found, nulls)}
+        if all(null in spans for null in nulls):
+            kept = [span for start, span in spans.items() if start not in nulls or span.instead != _NULL]
+            return self._edit(folded, kept), found
         found = self._decoder.decode(document)
-        return self._edit(document, found), found
+        return self._edit(document, self._told(document, found)), found
 
-    def _edit(self, document: bytes, found: Found) -> bytes:
-        spans: list[tuple[int, int, bytes | None]] = []
+    def _fold(self, document: bytes) -> tuple[bytes, list[int]]:
+        """The document with each name's array, if that is what it stands for first, replaced by null; and where these
+        nulls are."""
+        nulls: list[int] = []
+        for plan in self._plans:
+            array = _array(document, plan.needle)
+            if array is not None:
+                start, end = array
+                nulls = [null - (end - start - len(_NULL)) if null > start else null for null in nulls]
+                nulls.append(start)
+                document = document[:start] + _NULL + document[end:]
+        return document, nulls
+
+    def _searched(self, document: bytes, found: Found) -> list[_Span] | None:
+        """Where the values are, by byte search; None where that proves nothing: each name must stand as often as the
+        parser found the member, and each time with the member's value."""
+        spans: list[_Span] = []
         for name, needle, instead in self._plans:
-            values = [bytes(raw) for raw in _raws(found, name)]
-            if values and (instead is None or values.count(instead) < len(values)):
-                where = _search(document, needle, values) or _offsets(document, found, name)
-                spans += [(start, end, instead) for start, end in where]
-        # From the end backwards, so that each removal sees its neighbours as they now are.
-        spans.sort(reverse=True, key=_start)
+            at = 0
+            for raw in _raws(found, name):
+                value = bytes(raw)
+                at = document.find(needle, at)
+                start = at + len(needle) + 1
+                if at <= 0 or document[at - 1] == _BACKSLASH or document[start - 1] != _COLON:
+                    return None
+                if not document.startswith(value, start):
+                    return None
+                at = start + len(value)
+                if value != instead:
+                    spans.append(_Span(start, at, instead))
+            if document.find(needle, at) >= 0:
+                return None
+        return spans
+
+    def _told(self, document: bytes, found: Found, nulls: Sequence[int] = ()) -> list[_Span]:
+        """Where the values are, by the parser: its raw values are views into the document. ``nulls``: places whose
+        values count also where nothing is to be changed."""
+        spans: list[_Span] = []
+        base = _address(document)
+        for name, _, instead in self._plans:
+            for raw in _raws(found, name):
+                start = _address(raw) - base
+                size = memoryview(raw).nbytes
+                if start in nulls or size != len(instead or b"") or bytes(raw) != instead:
+                    spans.append(_Span(start, start + size, instead))
+        return spans
+
+    def _edit(self, document: bytes, spans: list[_Span]) -> bytes:
+        if not spans:
+            return document
+        if self._removes:
+            return _removed(document, spans)
+        spans.sort()
+        pieces: list[bytes] = []
+        at = 0
         for start, end, instead in spans:
-            document = _remove(document, start, end) if instead is None else document[:start] + instead + document[end:]
-        return document
-
-
-_start: Final = itemgetter(0)
+            pieces += (document[at:start], instead or b"")
+            at = end
+        pieces.append(document[at:])
+        return b"".join(pieces)
 
 
 @lru_cache(maxsize=64)
@@ -132,53 +196,31 @@ def _decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Found]:
 
 def _raws(found: Found, name: str) -> list[Raw]:
     """The member's values, those of the choices first."""
-    raws = [getattr(choice, name) for choice in found.choices or ()]
-    raws.append(getattr(found, name))
-    return [raw for raw in raws if raw is not _ABSENT]
+    raws = [raw for choice in found.choices or () if (raw := getattr(choice, name)) is not _ABSENT]
+    if (raw := getattr(found, name)) is not _ABSENT:
+        raws.append(raw)
+    return raws
 
 
-def _occurrences(document: bytes, needle: bytes) -> int:
-    """How often the quoted name stands in it; -1 if one is inside a string that ends there."""
-    return -1 if b"\\" + needle in document else document.count(needle)
-
-
-def _fold(document: bytes, needle: bytes) -> bytes:
-    """The document with the name's first array of numbers, if that is what it is, replaced by null."""
-    needle += b":["
+def _array(document: bytes, needle: bytes) -> tuple[int, int] | None:
+    """Where the name's first array may lie: to the first bracket that closes. Inside a string or a nested array that is
+    too soon, but what is left then has a quote or a bracket too many, and no parser takes it."""
     at = document.find(needle)
-    if at < 0:
-        return document
-    start = at + len(needle)
+    if at <= 0 or document[at - 1] == _BACKSLASH or not document.startswith(b":[", at + len(needle)):
+        return None
+    start = at + len(needle) + 1
     end = document.find(b"]", start)
-    if end < 0 or document.find(b'"', start, end) >= 0 or document.find(b"[", start, end) >= 0:
-        return document
-    return document[: start - 1] + b"null" + document[end + 1 :]
+    return (start, end + 1) if end > 0 else None
 
 
-def _search(document: bytes, needle: bytes, values: Sequence[bytes]) -> list[tuple[int, int]] | None:
-    """Each value's span by byte search; None where that proves nothing."""
-    spans: list[tuple[int, int]] = []
-    at = 0
-    for value in values:
-        at = document.find(needle, at)
-        if at < 0 or document[at - 1] == _BACKSLASH:
-            return None
-        start = _skip(document, at + len(needle))
-        if not document.startswith(b":", start):
-            return None
-        start = _skip(document, start + 1)
-        if not document.startswith(value, start):
-            return None
-        end = start + len(value)
-        spans.append((start, end))
-        at = end
-    return spans if document.find(needle, at) < 0 else None
+def _removed(document: bytes, spans: list[_Span]) -> bytes:
+    """From the end backwards, so that each removal sees its neighbours as they now are."""
+    for start, end, instead in sorted(spans, key=_start, reverse=True):
+        document = _remove(document, start, end) if instead is None else document[:start] + instead + document[end:]
+    return document
 
 
-def _offsets(document: bytes, found: Found, name: str) -> list[tuple[int, int]]:
-    """Each value's span from the parser: its raw values are views into the document."""
-    base = _address(document)
-    return [(at := _address(raw) - base, at + memoryview(raw).nbytes) for raw in _raws(found, name)]
+_start: Final = itemgetter(0)
 
 
 def _address(view: bytes | Raw) -> int:

@@ -177,7 +177,7 @@ class Asking:
         """How long to wait before asking again; None if this answer is the one."""
         if reply.status not in AGAIN or number == self.limits.attempts - 1:
             return None
-        stated = reply.headers.get("Retry-After", "")
+        stated = reply.headers.get("retry-after", "")
         wait = float(stated) if stated.isascii() and stated.isdigit() else self.limits.backoff_s * 2**number
         return wait if wait <= self.limits.retry_after_s else None
 

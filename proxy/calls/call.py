@@ -202,16 +202,11 @@ class Exchange:
         of it is for the client yet."""
         while True:
             wait = self.limits.end_s if answer.complete else await self._keep_alive()
-            try:
-                async with asyncio.timeout(wait):
-                    chunk = await reply.chunk()
-            except TimeoutError:
-                if answer.complete:
-                    return
-                continue
-            if not chunk:
+            chunk = await reply.chunk(wait)
+            if chunk:
+                yield chunk
+            elif chunk is not None or answer.complete:
                 return
-            yield chunk
 
     async def _keep_alive(self) -> float | None:
         """Sends a keepalive if one is due; gives the seconds until the next one. None where there is no stream."""
@@ -239,7 +234,7 @@ class Exchange:
         self.delivery.hold(self.dialect.engine_error(reply.status, body, self.outgoing))
         self.http_status = reply.status
         await self._close(CallStatus.ERROR, body[:ERROR_TEXT].decode(errors="replace"))
-        passed = {"Retry-After": reply.headers["Retry-After"]} if "Retry-After" in reply.headers else {}
+        passed = {"Retry-After": reply.headers["retry-after"]} if "retry-after" in reply.headers else {}
         return await self._give_body(reply.status, passed)
 
     def _unknown(self, reply: Reply) -> Failed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from aiohttp import web
@@ -105,6 +105,6 @@ class Door(web.RequestHandler):
 
     def _give_up(self) -> None:
         self._timer = None
-        if isinstance(self.transport, asyncio.Transport):
-            self.transport.write(TOO_SLOW)
+        if self.transport is not None:
+            cast(asyncio.Transport, self.transport).write(TOO_SLOW)  # uvloop's is none by name
         self.force_close()

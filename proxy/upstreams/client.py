@@ -1,44 +1,60 @@
 """HTTP to the policy servers, seen as narrowly as the call path needs it: a request out, a status and chunks back.
 
 What matters to the caller is whether the engine can have begun (``NotBegun`` says it cannot), so that a generation
-is never sampled twice. Redirects are not followed, bodies are not decompressed, connections are not limited.
+is never sampled twice: a request goes out once, on a connection on which nothing has come, and is never sent again
+here. Redirects are not followed, bodies are not decompressed, idle connections are kept for a short while.
 """
 
 from __future__ import annotations
 
-import io
+import asyncio
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import unquote, urlsplit
 
-import aiohttp
 import msgspec
 
 from forge.proxy.redaction import redact
+from forge.proxy.upstreams.connection import BrokeOff, Connection, Silent
 from forge.storage.errors import BadInput
+
+__all__ = ["BrokeOff", "EngineClient", "NotBegun", "Reply", "Silent", "read_key"]
 
 IDLE_S: Final = 3.0
 """An idle connection is dropped before uvicorn's 5 s would close it under a request of ours."""
-READ_BYTES: Final = 1 << 16
-LARGE_BYTES: Final = 256 << 10
-"""A longer request goes out piece by piece: in one piece it would hold up every other call."""
+IDLE_MAX: Final = 1024
+"""Idle connections kept for one server; as many as calls run stay busy anyway."""
 JSON_BYTES: Final = 16 << 20
 """Longest answer of a probe or publication that is looked at."""
+UNIX: Final = "http+unix"
+"""Of URLs whose host is the path of a unix socket, its slashes written as ``%2F``."""
+PORTS: Final = {"http": 80, "https": 443}
+URLS: Final = 1024
 
 
 class NotBegun(Exception):
     """The engine cannot have seen the request: it may be sent again."""
 
 
-class BrokeOff(Exception):
-    """The exchange failed after the engine may have begun."""
+class Origin(NamedTuple):
+    """Where a server listens."""
 
+    scheme: str
+    host: str
+    """For a unix socket, its path."""
+    port: int
 
-class Silent(BrokeOff):
-    """We gave up waiting for it."""
+    def host_header(self) -> str:
+        if self.scheme == UNIX:
+            return "localhost"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +65,17 @@ class Reply:
     content_type: str
     """Without parameters, lower case."""
     headers: Mapping[str, str]
-    _response: aiohttp.ClientResponse
+    """Names in lower case."""
+    _connection: Connection
+    _client: EngineClient
+    _origin: Origin
     said: bytes | None = None
     """The whole body, where it was looked at already."""
 
-    async def chunk(self) -> bytes:
-        """The next body bytes as they came; empty at the end. Safe to cancel."""
-        try:
-            return await self._response.content.readany()
-        except TimeoutError as error:
-            raise Silent(_why(error)) from error
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise BrokeOff(_why(error)) from error
+    async def chunk(self, wait_s: float | None = None) -> bytes | None:
+        """The next body bytes as they came; empty at the end, None if none came within ``wait_s``. Raises ``BrokeOff``.
+        Safe to cancel."""
+        return await self._connection.chunk(wait_s)
 
     async def body(self, limit: int) -> bytes:
         """The whole body, cut at ``limit`` bytes; what came before a break-off."""
@@ -74,52 +89,131 @@ class Reply:
 
     def close(self) -> None:
         """Frees the connection: for the next call if the body was read to its end, else the engine sees it close."""
-        self._response.close()
+        self._client.give_back(self._origin, self._connection)
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The connections to one server."""
+
+    idle: list[Connection] = field(default_factory=list)
+    """The one used last is the last."""
+    busy: set[Connection] = field(default_factory=set)
 
 
 class EngineClient:
-    """One pool of connections to all policy servers."""
+    """The connections to all policy servers."""
 
     def __init__(self, *, key: str | None, connect_s: float, silence_s: float) -> None:
         self._key = key.encode() if key is not None else None
-        self._headers = {"Accept-Encoding": "identity", "User-Agent": "forge"}
-        if key is not None:
-            self._headers["Authorization"] = f"Bearer {key}"
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=silence_s)
-        self._session: aiohttp.ClientSession | None = None
+        self._connect_s = connect_s
+        self._silence_s = silence_s
+        self._pools: dict[Origin, _Pool] = {}
+        self._tls: ssl.SSLContext | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        authorization = f"Authorization: Bearer {key}\r\n" if key is not None else ""
+        self._fixed = f"Accept: */*\r\nAccept-Encoding: identity\r\nUser-Agent: forge\r\n{authorization}"
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
-            auto_decompress=False,
-            headers=self._headers,
-            timeout=self._timeout,
-            read_bufsize=READ_BYTES,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for pool in self._pools.values():
+            for connection in (*pool.idle, *pool.busy):
+                connection.drop()
+        self._pools.clear()
+        await asyncio.sleep(0)  # transports close in the loop's next round
 
     async def send(
         self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """Returns when the engine's status and headers are there. Raises ``NotBegun`` or ``BrokeOff``."""
-        assert self._session is not None
-        extra = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
+        origin, path = _split(url)
+        head = self._head(method, origin, path, body, headers)
+        pool = self._pools.setdefault(origin, _Pool())
+        connection = self._idle(pool) or await self._connect(origin)
+        pool.busy.add(connection)
         try:
-            response = await self._session.request(method, url, data=_data(body), headers=extra, allow_redirects=False)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
-            raise NotBegun(_why(error)) from error
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise BrokeOff(_why(error)) from error
-        kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        return Reply(response.status, kind, response.headers, response)
+            await connection.begin((head, body) if body else (head,))
+        except BaseException:
+            pool.busy.discard(connection)
+            connection.drop()
+            raise
+        kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return Reply(connection.status, kind, connection.headers, connection, self, origin)
+
+    def _head(
+        self, method: str, origin: Origin, path: str, body: bytes | None, headers: Mapping[str, str] | None
+    ) -> bytes:
+        lines = [f"{method} {path} HTTP/1.1\r\nHost: {origin.host_header()}\r\n{self._fixed}"]
+        if body is not None:
+            lines.append(f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
+        lines += [f"{name}: {value}\r\n" for name, value in (headers or {}).items()]
+        return "".join((*lines, "\r\n")).encode("latin-1")
+
+    def _idle(self, pool: _Pool) -> Connection | None:
+        oldest = asyncio.get_running_loop().time() - IDLE_S
+        while pool.idle:
+            connection = pool.idle.pop()
+            if connection.idle_since >= oldest and connection.alive():
+                return connection
+            connection.drop()
+        return None
+
+    async def _connect(self, origin: Origin) -> Connection:
+        """Raises ``NotBegun``."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_s):
+                if origin.scheme == UNIX:
+                    _, connection = await loop.create_unix_connection(self._make, origin.host)
+                else:
+                    tls = self._context() if origin.scheme == "https" else None
+                    _, connection = await loop.create_connection(self._make, origin.host, origin.port, ssl=tls)
+        except TimeoutError as error:
+            raise NotBegun(f"no connection within {self._connect_s:g} s") from error
+        except (OSError, UnicodeError) as error:
+            raise NotBegun(str(error) or type(error).__name__) from error
+        return connection
+
+    def _make(self) -> Connection:
+        return Connection(self._silence_s)
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def give_back(self, origin: Origin, connection: Connection) -> None:
+        """The answer is read, or not wanted any more; twice is once."""
+        pool = self._pools.get(origin)
+        if pool is None or connection not in pool.busy:
+            return
+        pool.busy.discard(connection)
+        if not connection.reusable or len(pool.idle) >= IDLE_MAX:
+            connection.drop()
+            return
+        connection.rest()
+        pool.idle.append(connection)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_S, self._sweep_idle)
+
+    def _sweep_idle(self) -> None:
+        """Ends connections that nobody has used for a while."""
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - IDLE_S
+        left = False
+        for pool in self._pools.values():
+            old = [connection for connection in pool.idle if connection.idle_since < oldest]
+            pool.idle = pool.idle[len(old) :] if len(old) < len(pool.idle) else []
+            left = left or bool(pool.idle)
+            for connection in old:
+                connection.drop()
+        self._sweep = loop.call_later(IDLE_S, self._sweep_idle) if left else None
 
     def redact(self, text: bytes) -> bytes:
         """Without our key, which some servers quote in their errors, and without what else looks like one."""
@@ -139,12 +233,19 @@ class EngineClient:
             return reply.status, None
 
 
-def _data(body: bytes | None) -> bytes | io.BytesIO | None:
-    return io.BytesIO(body) if body is not None and len(body) > LARGE_BYTES else body
-
-
-def _why(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+@lru_cache(maxsize=URLS)
+def _split(url: str) -> tuple[Origin, str]:
+    """Raises ``NotBegun`` on what is no URL of a server."""
+    try:
+        parts = urlsplit(url)
+        host = unquote(parts.hostname or "") if parts.scheme != UNIX else unquote(parts.netloc)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError as error:
+        raise NotBegun(f"not a URL: {error}") from error
+    if not host or (parts.scheme not in PORTS and parts.scheme != UNIX) or not url.isascii() or not url.isprintable():
+        raise NotBegun("not a URL of a server")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Origin(parts.scheme, host, port), path.replace(" ", "%20")
 
 
 def read_key(path: Path | None) -> str | None:

@@ -1,0 +1,255 @@
+"""One connection to a policy server: a request out, its answer in, at most one at a time.
+
+Owns the bytes of HTTP/1.1 on our side of the engine; which server it is, and how many connections there are, is the
+client's. Heads and chunks are read by llhttp, which refuses what can be read in two ways; what it lets pass and we do
+not is refused here. The non-obvious facts: an answer may come while the request is still being sent; and one timer
+serves all waits of a connection, for a stream waits for every event and its server is hardly ever late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Sequence
+from typing import Final, cast
+
+import httptools
+
+HEAD_BYTES: Final = 64 << 10
+"""Longest head of an answer, interim ones and trailers included."""
+BUFFER_BYTES: Final = 512 << 10
+"""Of an answer's body that nobody has taken yet: then the server has to wait."""
+CLOSED: Final = "the policy server closed the connection"
+
+
+class BrokeOff(Exception):
+    """The exchange failed after the engine may have begun."""
+
+
+class Silent(BrokeOff):
+    """We gave up waiting for it."""
+
+
+class _Foreign(Exception):
+    """What came is no answer that can be trusted."""
+
+
+class Connection(asyncio.Protocol):
+    """``begin`` sends a request and waits for its answer's head; ``chunk`` gives the body, piece by piece."""
+
+    def __init__(self, silence_s: float) -> None:
+        self._silence_s = silence_s
+        self._clock = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._poll = select.poll()
+        self._parser = httptools.HttpResponseParser(self)
+        self._busy = False
+        self._waiter: asyncio.Future[bool] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._heard = 0.0
+        self._lost: str | None = None
+        """Why nothing more can come."""
+        self.idle_since = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Before a request."""
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.complete = False
+        self._got: list[bytes] = []
+        self._got_bytes = 0
+        self._paused = False
+        self._head_bytes = 0
+        self._head_done = False
+        self._framed = False
+        """The answer says itself where it ends."""
+        self._kept_alive = False
+
+    async def begin(self, pieces: Sequence[bytes]) -> None:
+        """Returns once the answer's head is there: ``status`` and ``headers``. Raises ``BrokeOff``."""
+        self._forget()
+        if self._transport is None or self._lost is not None:
+            raise BrokeOff(self._lost or CLOSED)
+        self._busy, self._heard = True, self._clock.time()
+        self._transport.writelines(pieces)
+        while not self._head_done:
+            if self._lost is not None:
+                raise BrokeOff(self._lost)
+            await self._wait(None)
+
+    async def chunk(self, wait_s: float | None = None) -> bytes | None:
+        """Body bytes as they came; empty at the end, None if nothing came within ``wait_s``. Raises ``BrokeOff``. Safe
+        to cancel."""
+        end = None if wait_s is None else self._clock.time() + wait_s
+        while not self._got:
+            if self.complete:
+                return b""
+            if self._lost is not None:
+                raise BrokeOff(self._lost)
+            if not await self._wait(end):
+                return None
+        got = self._got[0] if len(self._got) == 1 else b"".join(self._got)
+        self._got, self._got_bytes = [], 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return got
+
+    @property
+    def reusable(self) -> bool:
+        """The answer was read to its end, the request sent to its, and neither side is about to close."""
+        if not self.complete or not self._kept_alive or self._lost is not None or self._transport is None:
+            return False
+        return not self._got and not self._transport.is_closing() and not self._transport.get_write_buffer_size()
+
+    def rest(self) -> None:
+        """It is idle from now on."""
+        self._busy, self.idle_since = False, self._clock.time()
+        self._stop_timer()
+
+    def alive(self) -> bool:
+        """An idle connection can be used: nothing has come on it, not even its end."""
+        return self._lost is None and not self._poll.poll(0)
+
+    def drop(self) -> None:
+        """Ends the connection; what is not sent yet is not sent any more."""
+        self._stop_timer()
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    # Waiting
+
+    async def _wait(self, end: float | None) -> bool:
+        """Until something comes; False if nothing has at ``end``. Raises ``Silent``."""
+        silent = self._heard + self._silence_s
+        self._due = silent if end is None or end > silent else end
+        if self._timer is None or self._timer.when() > self._due:
+            self._set_timer()
+        self._waiter = self._clock.create_future()
+        try:
+            came = await self._waiter
+        finally:
+            self._waiter = None
+        if not came and self._due == silent:
+            raise Silent(f"nothing came from it for {self._silence_s:g} s")
+        return came
+
+    def _set_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self._clock.call_at(self._due, self._ring)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._clock.time() < self._due:
+            self._set_timer()  # something came meanwhile
+        else:
+            self._waiter.set_result(False)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(True)
+
+    def _lose(self, why: str) -> None:
+        if self._lost is None:
+            self._lost = why
+        self._wake()
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._clock.time()
+        if not self._busy or self.complete:
+            self._break("it said something that nobody asked for")
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._break("it wants another protocol")
+            return
+        except httptools.HttpParserError as error:
+            told = error.__context__ if isinstance(error.__context__, _Foreign) else error
+            self._break(f"its answer is no HTTP that can be trusted: {told}")
+            return
+        if not self._head_done:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._break(f"the head of its answer is longer than {HEAD_BYTES} bytes")
+            return
+        if self._got_bytes > BUFFER_BYTES and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        if self._head_done and not self._framed:
+            self.complete = True
+        self._lose(CLOSED)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._lose(f"{CLOSED}: {exc}" if exc is not None else CLOSED)
+        self._transport = None
+
+    def _break(self, why: str) -> None:
+        """Nothing that comes from now on can be told from what was not asked for."""
+        self._kept_alive = False
+        self._lose(why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise _Foreign("it goes on after its end")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > HEAD_BYTES:
+            raise _Foreign(f"its head is longer than {HEAD_BYTES} bytes")
+        if self._head_done:
+            return  # a trailer
+        key, said = name.decode("latin-1").lower(), value.decode("latin-1")
+        if key == "transfer-encoding":
+            if said.strip().lower() != "chunked" or key in self.headers:
+                raise _Foreign("its transfer encoding is not plainly chunked")
+            self._framed = True
+        elif key == "content-length":
+            self._framed = True
+        self.headers[key] = f"{self.headers[key]}, {said}" if key in self.headers else said
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status < 200:
+            return
+        self._head_done = True
+        self._framed = self._framed or self.status in (204, 304)
+
+    def on_body(self, body: bytes) -> None:
+        self._got.append(body)
+        self._got_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:
+            # An interim answer: the real one is still to come.
+            self.status, self.headers, self._framed = 0, {}, False
+            return
+        self.complete = True
+        self._kept_alive = self._parser.should_keep_alive()
