@@ -116,9 +116,9 @@ class Cutter:
             found = self._decoder.decode(document)
             return self._edit(document, self._told(document, found)), found
         # The parser sees each null as a member of that name: so what stood there was its value.
-        spans = {span.start: span for span in self._told(folded, found, nulls)}
-        if all(null in spans for null in nulls):
-            kept = [span for start, span in spans.items() if start not in nulls or span.instead != _NULL]
+        told = {span.start: span for span in self._told(folded, found, nulls)}
+        if all(null in told for null in nulls):
+            kept = [span for start, span in told.items() if start not in nulls or span.instead != _NULL]
             return self._edit(folded, kept), found
         found = self._decoder.decode(document)
         return self._edit(document, self._told(document, found)), found

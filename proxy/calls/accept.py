@@ -56,7 +56,7 @@ async def accept(
     overrides = _overrides(deps, live, replica)
     outgoing = dialect.request(body, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
     said = signs(request.headers, outgoing.hints)
-    seen = fingerprint(body)
+    seen = fingerprint(body, outgoing.asked, outgoing.turns)
     if live is None:
         live, rule = _implicit(deps, said, seen)
     budget = live.spent()

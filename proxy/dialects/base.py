@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+from msgspec import Raw
+
 from forge.proxy.engines.base import Ask, Engine
+from forge.proxy.sessions.turns import NO_TURNS, Turns
 
 CHAT_PATH: Final = "/v1/chat/completions"
 BROKEN_OFF: Final = "the policy server's answer broke off before its end"
@@ -89,6 +92,9 @@ class Outgoing:
     first user text... Small values only."""
     context: Any = None
     """What the dialect itself needs to write the answer (tool maps, echoed fields)."""
+    asked: Mapping[str, bytes | Raw] | None = None
+    """The members of the harness's request, where it speaks chat; and its messages."""
+    turns: Turns = NO_TURNS
     path: str = CHAT_PATH
     """The engine's route."""
     choices: int = 1

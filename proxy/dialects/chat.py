@@ -34,6 +34,7 @@ from forge.proxy.dialects.overlay import decode_member, overlay, sampling
 from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Ask, Cut, Engine
 from forge.proxy.engines.unstreamed import as_stream
+from forge.proxy.sessions.turns import split
 from forge.proxy.sse import Event, EventTooLarge, Splitter
 
 DONE: Final = b"[DONE]"
@@ -85,7 +86,8 @@ def prepare(
     are the edits already made."""
     over = overlay(asked, overrides)
     changes = dict(over.changes)
-    fitted = fit(asked.get("messages", b""), engine.wire)
+    messages = split(asked.get("messages"))
+    fitted = fit(messages, engine.wire)
     if fitted is not None:
         changes["messages"] = fitted[0]
     sent = _changed(asked, changes)
@@ -109,7 +111,9 @@ def prepare(
         sampling_asked=sampling(asked),
         sampling_sent=sampling(sent),
         edits=msgspec.json.encode(edits).decode() if edits else None,
-        hints=chat_hints(asked),
+        hints=chat_hints(asked, messages.raws),
+        asked=asked,
+        turns=messages,
         choices=_choice_count(sent),
     )
 

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.engines.base import Wire
+from forge.proxy.sessions.turns import Mark, Remembered, Turns
 
 DEVELOPER: Final = b'"developer"'
 IMAGE: Final = b'"image_url"'
@@ -35,27 +36,36 @@ class _Part(msgspec.Struct):
     type: Any = None
 
 
-_messages: Final = msgspec.json.Decoder(list[Raw])
+_known: Final = Remembered[tuple[bytes, ...]]()
 _head: Final = msgspec.json.Decoder(_Head)
 _parts: Final = msgspec.json.Decoder(list[Raw])
 _part: Final = msgspec.json.Decoder(_Part)
 
 
-def fit(messages: bytes | Raw, wire: Wire) -> tuple[bytes, list[dict[str, Any]]] | None:
+def fit(messages: Turns, wire: Wire) -> tuple[bytes, list[dict[str, Any]]] | None:
     """The messages to send and the edits made; None where they stay as they are (what cannot be read stays so too:
     the engine says best what is wrong with it)."""
-    text = bytes(messages)
+    found = {sign for raw, mark in zip(*messages, strict=True) for sign in _signs(raw, mark)}
     looked_for = ((wire.developer_is_system, DEVELOPER), (wire.tool_text_only, IMAGE), (wire.reasoning, OLD_KEY))
-    if not any(wanted and sign in text for wanted, sign in looked_for):
+    if not any(wanted and sign in found for wanted, sign in looked_for):
         return None
     try:
         made = _Fitting(wire)
-        for place, raw in enumerate(_messages.decode(text)):
+        for place, raw in enumerate(messages.raws):
             made.take(place, raw)
         made.flush()
     except splice.UNREADABLE:
         return None
     return (b"[" + b",".join(made.out) + b"]", made.edits) if made.edits else None
+
+
+def _signs(raw: Raw, mark: Mark) -> tuple[bytes, ...]:
+    """What the message holds, perhaps in a text of its, of that which an edit looks for."""
+    found = _known.get(mark)
+    if found is None:
+        text = bytes(raw)
+        found = _known.keep(mark, tuple(sign for sign in (DEVELOPER, IMAGE, OLD_KEY) if sign in text))
+    return found
 
 
 class _Fitting:

@@ -38,11 +38,10 @@ _list: Final = msgspec.json.Decoder(list[Raw])
 _message: Final = msgspec.json.Decoder(_Message)
 
 
-def chat_hints(request: Mapping[str, bytes | Raw]) -> dict[str, Any]:
+def chat_hints(request: Mapping[str, bytes | Raw], messages: list[Raw]) -> dict[str, Any]:
     """``tools`` and ``messages`` are counts; ``first_user``, ``first_system`` and ``last_user`` are texts."""
     hints = field_hints(request)
     hints["tools"] = len(_items(request.get("tools")))
-    messages = _items(request.get("messages"))
     hints["messages"] = len(messages)
     hints.update(_texts(messages))
     return hints

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -106,5 +106,5 @@ class Door(web.RequestHandler):
     def _give_up(self) -> None:
         self._timer = None
         if self.transport is not None:
-            cast(asyncio.Transport, self.transport).write(TOO_SLOW)  # uvloop's is none by name
+            self.transport.write(TOO_SLOW)
         self.force_close()

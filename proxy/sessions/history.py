@@ -9,13 +9,15 @@ format, told apart by the member that holds the history.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from forge.proxy.sessions import echo
+from forge.proxy.sessions.turns import NO_TURNS, Remembered, Turns, mark_of, split
 from forge.proxy.splice import UNREADABLE
 
 VOLATILE: Final = frozenset(
@@ -32,8 +34,13 @@ SESSION_ENTRIES: Final = 4096
 SHARED_ENTRIES: Final = 65536
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_items: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_known: Final = Remembered["Said | None"]()
+_known_tools: Final = Remembered[bytes]()
 _FAILURES: Final = (*UNREADABLE, ValueError, OverflowError)
+
+
+Said = tuple[str, bytes]
+"""A turn's role and its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,49 +64,84 @@ class Fingerprint:
         return self.prefixes[-1:] == [self.opening]
 
 
-def fingerprint(body: bytes) -> Fingerprint | None:
-    """None for a body that is no JSON object with a history. Each turn is read and hashed once, then let go."""
+def fingerprint(
+    body: bytes, asked: Mapping[str, bytes | Raw] | None = None, messages: Turns = NO_TURNS
+) -> Fingerprint | None:
+    """None for a body that is no JSON object with a history. Each turn is read and hashed the first time it is seen,
+    then let go. ``asked`` and ``messages``: the body's members and its chat history, where they were read already."""
     try:
-        raw = _members.decode(body)
-        name = next((name for name in TURNS if bytes(raw.get(name, b"null")) != b"null"), None)
+        raw = _members.decode(body) if asked is None else asked
+        name = next((name for name in TURNS if _begins(raw.get(name, b"null")) != b"n"), None)
         if name is None:
             return None
-        history = raw.pop(name)
-        members = {member: msgspec.json.decode(value) for member, value in raw.items() if member not in VOLATILE}
-        return _fingerprint(members, _turns(name, history, members))
+        apart = VOLATILE | {name, "tools"}
+        members = {member: msgspec.json.decode(value) for member, value in raw.items() if member not in apart}
+        given = name == "messages" and messages.raws
+        turns = _remembered(messages) if given else _turns(name, raw[name], members)
+        return _fingerprint(members, turns, _tools(raw.get("tools")))
     except _FAILURES:
         return None
 
 
-def _fingerprint(members: dict[str, Any], turns: Iterable[echo.Turn]) -> Fingerprint:
+def _begins(value: bytes | Raw) -> bytes:
+    return bytes(memoryview(value)[:1])
+
+
+def _tools(value: bytes | Raw | None) -> bytes:
+    """The digest of the tools that are offered; empty without any."""
+    if value is None:
+        return b""
+    mark = mark_of(value)
+    known = _known_tools.get(mark)
+    if known is None:
+        tools = _unmarked(msgspec.json.decode(value))
+        known = _known_tools.keep(mark, echo.digest(tools) if tools else b"")
+    return known
+
+
+def _fingerprint(members: dict[str, Any], turns: Iterable[Said], tools: bytes) -> Fingerprint:
     prompt = [echo.parts(_said(members.pop(name))) for name in SYSTEM if members.get(name) is not None]
     place = start = echo.digest(prompt) if prompt else b""
     system, prefixes = start, list[bytes]()
     opening = first = b""
-    for said in turns:
-        place = echo.step(place, said)
+    for role, said in turns:
+        place = echo.onward(place, said)
         prefixes.append(place)
-        if not first and said[0] in SYSTEM_ROLES:
+        if not first and role in SYSTEM_ROLES:
             system = place
         elif not first:
-            opening, first = place, echo.digest(said)
+            opening, first = place, said
     rest = {name: _unmarked(value) for name, value in members.items()}
-    tools = rest.get("tools")
     return Fingerprint(
-        whole=echo.digest([place.hex(), rest]),
+        whole=echo.digest([place.hex(), tools.hex(), rest]),
         prefixes=prefixes,
         system=system,
         opening=opening or place,
         first=first,
-        tools=echo.digest(tools) if tools else b"",
+        tools=tools,
     )
 
 
-def _turns(name: str, history: msgspec.Raw, members: dict[str, Any]) -> Iterator[echo.Turn]:
-    if bytes(history).startswith(b"["):
-        read = map(msgspec.json.decode, _items.decode(history))
-        yield from (said for said in map(echo.turn, read) if said is not None)
+def _said_by(turn: echo.Turn | None) -> Said | None:
+    return (turn[0], echo.digest(turn)) if turn is not None else None
+
+
+def _remembered(turns: Turns) -> Iterator[Said]:
+    for raw, mark in zip(*turns, strict=True):
+        said = _known[mark] if mark in _known else _known.keep(mark, _said_by(echo.turn(msgspec.json.decode(raw))))
+        if said is not None:
+            yield said
+
+
+def _turns(name: str, history: bytes | Raw, members: dict[str, Any]) -> Iterator[Said]:
+    if _begins(history) == b"[":
+        yield from _remembered(split(history))
         return
+    yield from (said for turn in _texts(name, history, members) if (said := _said_by(turn)) is not None)
+
+
+def _texts(name: str, history: bytes | Raw, members: dict[str, Any]) -> Iterator[echo.Turn]:
+    """A history that is one value."""
     value = msgspec.json.decode(history)
     if name == "prompt" and isinstance(value, str):
         # Whole lines only are turns: the last line goes on in the request that continues this one.

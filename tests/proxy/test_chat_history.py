@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from forge.proxy.dialects.chat_history import fit
 from forge.proxy.engines import ENGINES
 from forge.proxy.engines.base import Wire
+from forge.proxy.sessions.turns import split
 from tests.proxy.wire import USER, send
 
 STRICT = Wire(developer_is_system=True, tool_text_only=True, reasoning=True)
@@ -20,7 +21,7 @@ TEXT = {"type": "text", "text": "seen"}
 
 
 def fitted(messages: Any, wire: Wire = STRICT) -> tuple[Any, list[dict[str, Any]]]:
-    done = fit(json.dumps(messages).encode(), wire)
+    done = fit(split(json.dumps(messages).encode()), wire)
     assert done is not None
     return json.loads(done[0]), done[1]
 
@@ -73,7 +74,7 @@ def test_results_that_end_the_history_are_followed_too() -> None:
     ],
 )
 def test_what_needs_no_edit_goes_as_it_came(messages: Any) -> None:
-    assert fit(json.dumps(messages).encode(), STRICT) is None
+    assert fit(split(json.dumps(messages).encode()), STRICT) is None
     body = json.dumps({"model": "policy", "messages": messages, "temperature": 1}).encode()
     assert send("chat", body).body.startswith(body[:-1])
 
@@ -95,12 +96,12 @@ def test_a_thought_that_comes_back_under_its_old_name_is_seen() -> None:
 
 @pytest.mark.parametrize("messages", [b'["developer"', b'"developer"', b'[{"role":"developer"},3]', b""])
 def test_what_cannot_be_read_is_the_engines_to_refuse(messages: bytes) -> None:
-    assert fit(messages, STRICT) is None
+    assert fit(split(messages), STRICT) is None
 
 
 def test_an_engine_that_knows_all_roles_gets_them() -> None:
     messages = [{"role": "developer", "content": "x"}, {"role": "tool", "tool_call_id": "a", "content": [IMAGE]}]
-    assert fit(json.dumps(messages).encode(), ENGINES["openai"].wire) is None
+    assert fit(split(json.dumps(messages).encode()), ENGINES["openai"].wire) is None
 
 
 def test_the_edit_stands_in_the_record_and_the_request() -> None:
@@ -121,7 +122,7 @@ _message = st.builds(
 
 @given(st.lists(_message, max_size=6))
 def test_nothing_is_lost_and_nothing_else_changes(messages: list[dict[str, Any]]) -> None:
-    done = fit(json.dumps(messages).encode(), STRICT)
+    done = fit(split(json.dumps(messages).encode()), STRICT)
     sent = messages if done is None else json.loads(done[0])
 
     def parts(history: list[dict[str, Any]]) -> list[str]:
@@ -131,5 +132,5 @@ def test_nothing_is_lost_and_nothing_else_changes(messages: list[dict[str, Any]]
     assert parts(sent) == parts(messages)
     assert all(m["role"] != "developer" for m in sent)
     assert not any(IMAGE in m["content"] for m in sent if m["role"] == "tool" and isinstance(m["content"], list))
-    again = fit(json.dumps(sent).encode(), STRICT)
+    again = fit(split(json.dumps(sent).encode()), STRICT)
     assert again is None

@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 from forge.proxy.dialects.hints import chat_hints
 from forge.proxy.sessions.attribution import signs
 from forge.proxy.sessions.kinds import WORDINGS, Seen, Wording, kind_of, wordings_in
+from forge.proxy.sessions.turns import split
 from forge.proxy.splice import members
 
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {}}}
@@ -25,7 +26,8 @@ def kind(
     messages = [{"role": role, "content": text} for role, text in texts]
     body = json.dumps({"messages": messages, "tools": [TOOL] * tools}).encode()
     found = CIMultiDict(headers or {})
-    hints = chat_hints(members(body))
+    read = members(body)
+    hints = chat_hints(read, split(read.get("messages")).raws)
     named, rule = kind_of(Seen(found, hints, signs(found, hints), by_content))
     return named.value, rule
 

@@ -48,7 +48,8 @@ def nasty(rng: random.Random) -> str:
 
 def hostile_array(rng: random.Random) -> list[Any]:
     """What stands where ids should: strings that close brackets, arrays in arrays."""
-    return [rng.choice([nasty(rng), "]", '],"x":1,"', [1, [2]], 3, [], {"token_ids": [1]}]) for _ in range(rng.randrange(6))]
+    values = [nasty(rng), "]", '],"x":1,"', [1, [2]], 3, [], {"token_ids": [1]}]
+    return [rng.choice(values) for _ in range(rng.randrange(6))]
 
 
 def ids(rng: random.Random, most: int = 8) -> list[int]:
