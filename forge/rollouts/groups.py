@@ -36,6 +36,8 @@ class Ended:
     reward: float | None = None
     samples: Sequence[Sample] = ()
     seconds: float = 0.0
+    node: str | None = None
+    """Where it ran, and its proxy is."""
 
     @property
     def result(self) -> Result:
