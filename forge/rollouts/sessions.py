@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 OVERTIME_S: Final = 900.0
 """Beyond the limits of harness and grader, for a worker to start and a session to be closed."""
 
+WHY_MAX: Final = 300
+"""Characters: Ray's own words go on for paragraphs."""
+
 
 class Sessions:
     def __init__(self, config: RolloutConfig, nodes: Nodes, scratch: Path) -> None:
@@ -158,4 +161,4 @@ def _why(error: Exception) -> str:
     cause: Any = getattr(error, "cause", None) or error
     if isinstance(cause, ForgeError):
         return cause.message
-    return f"{type(cause).__name__}: {next(iter(str(cause).strip().splitlines()), '')}"
+    return f"{type(cause).__name__}: {next(iter(str(cause).strip().splitlines()), '')}"[:WHY_MAX]
