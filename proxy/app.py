@@ -153,8 +153,13 @@ def _decoder(config: ProxyConfig, deps: Deps) -> DecoderProcess | None:
 
     keep = ["--journal-keep", config.journal_keep] if config.journal_keep is not None else []
     form = ["--log-format", config.log_format.value]
-    # Not an argument: a URL may hold a password, and everyone on this machine sees arguments.
-    env = {CATALOG: config.catalog} if config.catalog is not None else {}
+    env = {}
+    if config.catalog is not None:
+        from forge.storage.catalog import engine_of
+
+        engine_of(config.catalog).dispose()  # refused here, not by a decoder that would be started again and again
+        # Not an argument: a URL may hold a password, and everyone on this machine sees arguments.
+        env[CATALOG] = config.catalog
     return DecoderProcess([*command(config.data), *keep, *form], config.data, deps.recorder, env)
 
 

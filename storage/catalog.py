@@ -1,20 +1,23 @@
 """The catalog: an SQL index of runs, sessions and parts, so that lists need not open every file.
 
 An index, never the truth: it can be thrown away and made again from the parts (``rebuild``), so a new schema needs
-no migration. SQLite beside the data by default, PostgreSQL by URL. The decoder keeps it; when the database is down
-recording and decoding go on, and the catalog catches up.
+no migration. SQLite beside the data by default, PostgreSQL by URL, where many data directories (``source``) may share
+one. The decoder keeps it; when the database is down recording and decoding go on, and the catalog catches up.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Double,
     Engine,
     Index,
@@ -22,6 +25,8 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    case,
+    cast,
     create_engine,
     delete,
     func,
@@ -36,19 +41,28 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from forge.storage.dataset import Dataset
 from forge.storage.dataset_calls import UNREADABLE
 from forge.storage.errors import BadInput
+from forge.storage.files import write_whole
 from forge.storage.parts import count_rows, parts_in, run_of, table_dir
 from forge.storage.recipe import DEFAULT
 from forge.storage.records import Session
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Another one in the database: everything is dropped and made again."""
 CONNECT_SECONDS: Final = 5
+SOURCE_FILE: Final = "catalog.source"
+"""In a data directory: its name in catalogs, given once, so that it stays what it is when the directory is moved."""
+BULK_ROWS: Final = 1000
+LOCK: Final = 0x464F524745
+"""PostgreSQL's advisory lock for making the tables: several decoders may find none at the same moment."""
 
 metadata: Final = MetaData()
 VERSIONS: Final = Table("forge_catalog", metadata, Column("version", Integer, primary_key=True))
+SOURCES: Final = Table("sources", metadata, Column("source", String(512), primary_key=True))
+"""The data directories that are in it, each whole."""
 PARTS: Final = Table(
     "parts",
     metadata,
+    Column("source", String(512), primary_key=True),
     Column("path", String(512), primary_key=True),
     Column("kind", String(16), nullable=False),
     Column("run_id", String(255), nullable=False, index=True),
@@ -58,6 +72,7 @@ PARTS: Final = Table(
 SESSIONS: Final = Table(
     "sessions",
     metadata,
+    Column("source", String(512), primary_key=True),
     Column("session_id", String(64), primary_key=True),
     Column("run_id", String(255), nullable=False),
     Column("revision", Integer, nullable=False),
@@ -68,6 +83,7 @@ SESSIONS: Final = Table(
     Column("status", String(32), nullable=False),
     Column("reward", Double),
     Column("reward_status", String(16), nullable=False),
+    Column("selection", String(16)),
     Column("open_us", BigInteger, nullable=False),
     Column("close_us", BigInteger),
     Index("sessions_of_run", "run_id", "open_us"),
@@ -75,37 +91,38 @@ SESSIONS: Final = Table(
 
 
 class Catalog:
-    """One database that indexes one data directory."""
+    """The place of one data directory in a database, and all that is in that."""
 
     def __init__(self, data: Path, url: str | None = None) -> None:
         self._data = data
-        self._engine = _engine(url or f"sqlite:///{data / 'catalog.db'}")
+        self._engine = engine_of(url or f"sqlite:///{data / 'catalog.db'}")
+
+    @cached_property
+    def source(self) -> str:
+        """The data directory's name: the host and path where it was first indexed."""
+        path = self._data / SOURCE_FILE
+        if not path.exists():
+            name = f"{socket.gethostname()}:{self._data.resolve()}"
+            write_whole(path, lambda unfinished: unfinished.write_text(name))
+        return path.read_text()
 
     def close(self) -> None:
         self._engine.dispose()
 
-    def prepare(self) -> bool:
-        """Makes the tables. False if they were there already, of this version."""
-        with self._engine.begin() as db:
-            if inspect(db).has_table(VERSIONS.name) and db.scalar(select(func.max(VERSIONS.c.version))) == VERSION:
-                return False
-            metadata.drop_all(db)
-            metadata.create_all(db)
-            db.execute(insert(VERSIONS).values(version=VERSION))
-        return True
-
     def note(self, parts: Mapping[Path, int], sessions: Iterable[Session], gone: Iterable[Path] = ()) -> None:
         """Takes in what the decoder has just written: parts with their rows. Doing it twice changes nothing."""
-        if self.prepare():
-            self._fill()
-            return
         with self._engine.begin() as db:
+            _prepare(db)
+            if not db.scalar(select(func.count()).where(SOURCES.c.source == self.source)):
+                self._fill(db)
+                return
             for path in gone:
-                db.execute(delete(PARTS).where(PARTS.c.path == self._name(path)))
+                db.execute(delete(PARTS).where(PARTS.c.source == self.source, PARTS.c.path == self._name(path)))
             for path, rows in parts.items():
-                self._note_part(db, path, rows)
+                values = self._part(path, rows)
+                _put(db, PARTS, {name: values.pop(name) for name in ("source", "path")}, values)
             for session in sessions:
-                _note_session(db, session)
+                self._note_session(db, session)
 
     def forget(self, run_id: str) -> None:
         """A run that was deleted."""
@@ -119,43 +136,55 @@ class Catalog:
                 db.execute(delete(table).where(table.c.run_id == run_id))
 
     def rebuild(self) -> None:
-        """Makes the catalog anew from the parts."""
+        """Makes the data directory's place anew from its parts; those of others stay."""
         with self._engine.begin() as db:
-            metadata.drop_all(db)
-        self.prepare()
-        self._fill()
+            _prepare(db)
+            self._fill(db)
 
-    def _fill(self) -> None:
+    def _fill(self, db: Connection) -> None:
+        """One transaction: whoever reads meanwhile sees what was there before."""
         paths = [path for kind in ("calls", "sessions") for path in parts_in(table_dir(self._data, kind))]
         paths += parts_in(table_dir(self._data, "samples", DEFAULT.name))
-        counted = {path: rows for path in paths if (rows := _count(path)) is not None}
-        self.note(counted, Dataset(self._data).sessions())
+        parts = [self._part(path, rows) for path in paths if (rows := _count(path)) is not None]
+        sessions = [self._session(each) for each in Dataset(self._data).sessions()]
+        for table, made in ((PARTS, parts), (SESSIONS, sessions), (SOURCES, [{"source": self.source}])):
+            db.execute(delete(table).where(table.c.source == self.source))
+            for first in range(0, len(made), BULK_ROWS):
+                db.execute(insert(table), made[first : first + BULK_ROWS])
 
     def runs(self) -> list[dict[str, Any]]:
-        """Runs by name, with how many calls (rows) and sessions they have."""
+        """Runs of each source, the oldest first, with how many calls (rows) and sessions they have."""
         calls = (
-            select(PARTS.c.run_id, func.sum(PARTS.c.rows).label("calls"), func.sum(PARTS.c.bytes).label("bytes"))
-            .where(PARTS.c.kind == "calls")
-            .group_by(PARTS.c.run_id)
+            select(
+                PARTS.c.source,
+                PARTS.c.run_id,
+                _sum(PARTS.c.rows).label("calls"),
+                _sum(PARTS.c.bytes).label("bytes"),
+            )
+            .group_by(PARTS.c.source, PARTS.c.run_id)
             .subquery()
         )
         sessions = (
-            select(SESSIONS.c.run_id, func.count().label("sessions"), func.min(SESSIONS.c.open_us).label("first_us"))
-            .group_by(SESSIONS.c.run_id)
+            select(
+                SESSIONS.c.source,
+                SESSIONS.c.run_id,
+                func.count().label("sessions"),
+                func.min(SESSIONS.c.open_us).label("first_us"),
+            )
+            .group_by(SESSIONS.c.source, SESSIONS.c.run_id)
             .subquery()
         )
-        names = select(PARTS.c.run_id).union(select(SESSIONS.c.run_id)).subquery()
         query = (
             select(
-                names.c.run_id,
+                calls.c.source,
+                calls.c.run_id,
                 func.coalesce(sessions.c.sessions, 0).label("sessions"),
-                func.coalesce(calls.c.calls, 0).label("calls"),
-                func.coalesce(calls.c.bytes, 0).label("bytes"),
+                calls.c.calls,
+                calls.c.bytes,
                 sessions.c.first_us,
             )
-            .outerjoin(calls, calls.c.run_id == names.c.run_id)
-            .outerjoin(sessions, sessions.c.run_id == names.c.run_id)
-            .order_by(sessions.c.first_us, names.c.run_id)
+            .outerjoin(sessions, (sessions.c.run_id == calls.c.run_id) & (sessions.c.source == calls.c.source))
+            .order_by(sessions.c.first_us, calls.c.source, calls.c.run_id)
         )
         return self._rows(query)
 
@@ -174,10 +203,22 @@ class Catalog:
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self._data))
 
-    def _note_part(self, db: Connection, path: Path, rows: int) -> None:
+    def _part(self, path: Path, rows: int) -> dict[str, Any]:
         kind = path.relative_to(self._data).parts[0]
         values = {"kind": kind, "run_id": run_of(path), "rows": rows, "bytes": path.stat().st_size}
-        _put(db, PARTS, {"path": self._name(path)}, values)
+        return {"source": self.source, "path": self._name(path), **values}
+
+    def _session(self, session: Session) -> dict[str, Any]:
+        return {"source": self.source} | {
+            c.name: getattr(session, c.name) for c in SESSIONS.columns if c.name != "source"
+        }
+
+    def _note_session(self, db: Connection, session: Session) -> None:
+        values = self._session(session)
+        key = {name: values.pop(name) for name in ("source", "session_id")}
+        known = select(SESSIONS.c.revision).where(*(SESSIONS.c[name] == value for name, value in key.items()))
+        if (revision := db.scalar(known)) is None or revision <= session.revision:
+            _put(db, SESSIONS, key, values)
 
 
 def _count(path: Path) -> int | None:
@@ -188,22 +229,30 @@ def _count(path: Path) -> int | None:
         return None
 
 
-def _note_session(db: Connection, session: Session) -> None:
-    known = db.scalar(select(SESSIONS.c.revision).where(SESSIONS.c.session_id == session.session_id))
-    if known is not None and known > session.revision:
-        return
-    values = {c.name: getattr(session, c.name) for c in SESSIONS.columns if c.name != "session_id"}
-    _put(db, SESSIONS, {"session_id": session.session_id}, values)
+def _prepare(db: Connection) -> None:
+    """Makes the tables where there are none, or those of another version."""
+    if db.dialect.name == "postgresql":
+        db.execute(select(func.pg_advisory_xact_lock(LOCK)))
+    if not inspect(db).has_table(VERSIONS.name) or db.scalar(select(func.max(VERSIONS.c.version))) != VERSION:
+        metadata.drop_all(db)
+        metadata.create_all(db)
+        db.execute(insert(VERSIONS).values(version=VERSION))
+
+
+def _sum(column: Column[int]) -> ColumnElement[int]:
+    """Of calls' parts; as a whole number, which PostgreSQL's sum is not."""
+    return cast(func.sum(case((PARTS.c.kind == "calls", column), else_=0)), BigInteger)
 
 
 def _put(db: Connection, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
-    """Insert or update; only the decoder writes, so nobody comes between."""
+    """Insert or update; only its own decoder writes of a source, so nobody comes between."""
     where = [table.c[name] == value for name, value in key.items()]
     if db.execute(update(table).where(*where).values(values)).rowcount == 0:
         db.execute(insert(table).values({**key, **values}))
 
 
-def _engine(url: str) -> Engine:
+def engine_of(url: str) -> Engine:
+    """Connects to nothing yet. Raises ``BadInput`` on a URL that cannot be one of a catalog."""
     shown = re.sub(r"//[^/@]*@", "//...@", url)
     try:
         if url.startswith(("postgres://", "postgresql://")):

@@ -208,6 +208,12 @@ class Decoder:
             self._checkpoint.catalog_behind = True
             self._catalog_retry = time.monotonic() + CATALOG_RETRY_SECONDS
 
+    def mend_catalog(self) -> None:
+        """Between intervals too: a database that comes back is not left behind until the next call."""
+        if self._checkpoint.catalog_behind and time.monotonic() >= self._catalog_retry:
+            self._index(Written())
+            checkpoints.save(self.data, self._checkpoint)
+
     def _drop_segments(self, follower: _Follower) -> None:
         """Deletes decoded segments, oldest first, beyond what is kept. The last one never goes."""
         mark = self._checkpoint.mark(follower.writer)
@@ -276,6 +282,7 @@ def _follow(decoder: Decoder, stop: threading.Event, parent: int | None) -> None
             frames = decoder.step()
             if not frames:
                 decoder.drop_stale()
+                decoder.mend_catalog()
             failing = False
         except OSError as error:
             if not failing:

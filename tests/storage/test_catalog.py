@@ -1,13 +1,13 @@
-"""The catalog: an index that says what the parts say, in SQLite and PostgreSQL, and can be made anew."""
+"""The catalog: an index that says what the parts say, the same in SQLite and PostgreSQL, and can be made anew."""
 
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import subprocess
-import tempfile
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,67 +15,172 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from forge.proxy.recording.decoder import Decoder
+from forge.storage import checkpoint
 from forge.storage.catalog import Catalog
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput
+from tests.postgres import Postgres, postgres
 from tests.storage.frames_kit import Kit, story
 
-BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+Url = Callable[[Path], str | None]
+"""The catalog's URL for a data directory."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """None is the file beside the data."""
+    if request.param == "sqlite":
+        return None
+    found: Postgres = request.getfixturevalue("server")
+    return found.database()
 
 
 def decoded(data: Path, url: str | None = None) -> Kit:
     kit = Kit(data)
     story(kit)
     kit.close()
+    decode(data, url)
+    return kit
+
+
+def decode(data: Path, url: str | None) -> None:
     decoder = Decoder(data, catalog_url=url)
     decoder.catch_up()
     decoder.close()
-    return kit
 
 
 def says_what_the_parts_say(data: Path, catalog: Catalog) -> None:
     dataset = Dataset(data)
-    (run,) = catalog.runs()
+    (run,) = (run for run in catalog.runs() if run["source"] == catalog.source)
     sizes = [p.stat().st_size for p in (data / "calls").rglob("*.parquet")]
     calls = len(list(dataset.calls()))
     assert (run["run_id"], run["sessions"], run["calls"], run["bytes"]) == ("run-a", 3, calls, sum(sizes))
     latest = {s.session_id: (s.revision, s.status, s.reward, s.open_us) for s in dataset.sessions()}
-    rows = catalog.sessions("run-a")
+    rows = [row for row in catalog.sessions("run-a") if row["source"] == catalog.source]
     assert {r["session_id"]: (r["revision"], r["status"], r["reward"], r["open_us"]) for r in rows} == latest
     assert [r["open_us"] for r in rows] == sorted((r["open_us"] for r in rows), reverse=True)
     assert len(catalog.sessions(limit=2)) == 2
-    assert sum(p["rows"] for p in catalog.parts("run-a", "samples")) == len(list(dataset.samples()))
+    parts = [p for p in catalog.parts("run-a", "samples") if p["source"] == catalog.source]
+    assert sum(p["rows"] for p in parts) == len(list(dataset.samples()))
 
 
-def test_it_says_what_the_parts_say_and_can_be_made_anew(tmp_path: Path) -> None:
-    decoded(tmp_path)
-    catalog = Catalog(tmp_path)
+def test_it_says_what_the_parts_say_and_can_be_made_anew(tmp_path: Path, url: str | None) -> None:
+    decoded(tmp_path, url)
+    assert (tmp_path / "catalog.db").exists() == (url is None)
+    catalog = Catalog(tmp_path, url)
     says_what_the_parts_say(tmp_path, catalog)
     catalog.rebuild()
     says_what_the_parts_say(tmp_path, catalog)
     catalog.close()
 
 
-def test_a_deleted_or_older_catalog_is_made_anew_by_the_decoder(tmp_path: Path) -> None:
-    decoded(tmp_path)
-    database = create_engine(f"sqlite:///{tmp_path / 'catalog.db'}")
+def test_an_older_catalog_is_made_anew_by_the_decoder(tmp_path: Path, url: str | None) -> None:
+    decoded(tmp_path, url)
+    catalog = Catalog(tmp_path, url)
+    database = create_engine(
+        (url or f"sqlite:///{tmp_path / 'catalog.db'}").replace("postgresql:", "postgresql+psycopg:")
+    )
     with database.begin() as db:
         db.execute(text("DROP TABLE sessions"))
         db.execute(text("CREATE TABLE sessions (old INTEGER)"))
         db.execute(text("UPDATE forge_catalog SET version = 0"))
     database.dispose()
-    for sessions in (4, 5):
-        kit = Kit(tmp_path)
-        kit.open_session(f"s0000000000{sessions}")
-        kit.cut()
+    kit = Kit(tmp_path)
+    kit.open_session("s00000000004")
+    kit.cut()
+    kit.close()
+    decode(tmp_path, url)
+    assert catalog.runs()[0]["sessions"] == 4
+    catalog.close()
+
+
+def test_a_deleted_catalog_is_made_anew_by_the_decoder(tmp_path: Path) -> None:
+    decoded(tmp_path)
+    (tmp_path / "catalog.db").unlink()
+    kit = Kit(tmp_path)
+    kit.open_session("s00000000004")
+    kit.cut()
+    kit.close()
+    decode(tmp_path, None)
+    catalog = Catalog(tmp_path)
+    assert catalog.runs()[0]["sessions"] == 4
+    catalog.close()
+
+
+def test_many_data_directories_share_one_and_each_makes_only_its_own_anew(tmp_path: Path, server: Postgres) -> None:
+    """Their runs, parts and writers have the same names; they begin at the same moment, on an empty database."""
+    url = server.database()
+    folders = [tmp_path / name for name in "abc"]
+    kits = [Kit(folder) for folder in folders]
+    for kit in kits:
+        story(kit)
         kit.close()
-        decoder = Decoder(tmp_path)
-        decoder.catch_up()
-        decoder.close()
-        catalog = Catalog(tmp_path)
-        assert catalog.runs()[0]["sessions"] == sessions
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda folder: decode(folder, url), folders))
+    catalogs = [Catalog(folder, url) for folder in folders]
+    for folder, catalog in zip(folders, catalogs, strict=True):
+        says_what_the_parts_say(folder, catalog)
+    assert [run["run_id"] for run in catalogs[0].runs()] == ["run-a"] * 3
+    for path in (folders[0] / "calls").rglob("*.parquet"):
+        path.unlink()
+    catalogs[0].rebuild()
+    for folder, catalog in zip(folders[1:], catalogs[1:], strict=True):
+        says_what_the_parts_say(folder, catalog)
+    assert {run["source"]: run["calls"] for run in catalogs[0].runs()}[catalogs[0].source] == 0
+    folders[1].rename(tmp_path / "moved")
+    moved = Catalog(tmp_path / "moved", url)
+    says_what_the_parts_say(tmp_path / "moved", moved)
+    for catalog in (*catalogs, moved):
         catalog.close()
-        (tmp_path / "catalog.db").unlink()
+
+
+def test_down_at_the_start_decoding_goes_on_and_the_catalog_catches_up(tmp_path: Path, server: Postgres) -> None:
+    """Also where no call comes after the database has come back."""
+    url = server.database()
+    server.stop()
+    decoded(tmp_path, url)
+    assert len(list(Dataset(tmp_path).calls())) == 13
+    assert checkpoint.load(tmp_path).catalog_behind
+    catalog = Catalog(tmp_path, url)
+    with pytest.raises(OperationalError):
+        catalog.runs()
+    server.start()
+    decoder = Decoder(tmp_path, catalog_url=url)
+    decoder.mend_catalog()
+    says_what_the_parts_say(tmp_path, catalog)
+    assert not checkpoint.load(tmp_path).catalog_behind
+    decoder.close()
+    catalog.close()
+
+
+def test_down_in_the_middle_decoding_goes_on_and_the_catalog_catches_up(tmp_path: Path, server: Postgres) -> None:
+    url = server.database()
+    kit = Kit(tmp_path)
+    kit.open_session("s00000000001")
+    kit.cut()
+    decoder = Decoder(tmp_path, catalog_url=url)
+    decoder.catch_up()
+    server.stop()
+    kit.open_session("s00000000002")
+    kit.cut()
+    decoder.catch_up()
+    assert len(Dataset(tmp_path).sessions()) == 2
+    server.start()
+    catalog = Catalog(tmp_path, url)
+    assert len(catalog.sessions()) == 1
+    kit.close()
+    decoder.close()
+    again = Decoder(tmp_path, catalog_url=url)  # its wait of half a minute begins anew
+    again.mend_catalog()
+    assert len(catalog.sessions()) == 2
+    again.close()
+    catalog.close()
 
 
 def test_a_bad_url_is_refused_without_its_password(tmp_path: Path) -> None:
@@ -85,59 +190,31 @@ def test_a_bad_url_is_refused_without_its_password(tmp_path: Path) -> None:
     assert "//...@host" in caught.value.message
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """The URL of a throwaway PostgreSQL cluster."""
-    if not BINARIES:
-        pytest.skip("no PostgreSQL server is installed under /usr/lib/postgresql")
-    pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
-    binaries = BINARIES[-1].parent
-    with tempfile.TemporaryDirectory(prefix="forge-pg-") as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        as_user: list[str] = []
-        if os.geteuid() == 0:
-            try:
-                account = pwd.getpwnam("postgres")
-            except KeyError:
-                pytest.skip("PostgreSQL does not run as root and there is no user postgres")
-            os.chown(folder, account.pw_uid, account.pw_gid)
-            as_user = ["runuser", "-u", "postgres", "--"]
-        cluster = f"{folder}/pg"
-        options = (
-            f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder} "
-            "-c fsync=off -c synchronous_commit=off -c full_page_writes=off"
-        )
-
-        def tool(*line: str) -> None:
-            subprocess.run([*as_user, *line], check=True, capture_output=True, timeout=120, cwd=folder)
-
-        tool(str(binaries / "initdb"), "-D", cluster, "-U", "postgres", "-A", "trust", "--no-sync")
-        tool(str(binaries / "pg_ctl"), "-D", cluster, "-w", "-l", f"{folder}/log", "-o", options, "start")
-        try:
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
-        finally:
-            tool(str(binaries / "pg_ctl"), "-D", cluster, "-m", "immediate", "stop")
-
-
-def test_postgresql_is_kept_by_the_decoder(tmp_path: Path, postgres: str) -> None:
-    decoded(tmp_path, postgres)
-    assert not (tmp_path / "catalog.db").exists()
-    catalog = Catalog(tmp_path, postgres)
-    says_what_the_parts_say(tmp_path, catalog)
-    catalog.rebuild()
-    says_what_the_parts_say(tmp_path, catalog)
-    catalog.close()
-
-
 def test_a_postgresql_that_is_down_does_not_stop_decoding(tmp_path: Path) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"postgresql://postgres@127.0.0.1:{nobody.getsockname()[1]}/postgres"
         decoded(tmp_path, url)
-        catalog = Catalog(tmp_path, url)
-        with pytest.raises(OperationalError):
-            catalog.runs()
-        catalog.close()
     assert len(list(Dataset(tmp_path).calls())) == 13
+
+
+@pytest.mark.process
+def test_one_command_makes_it_anew_and_lists_what_is_there(tmp_path: Path, url: str | None) -> None:
+    decoded(tmp_path)
+    env = {**os.environ, **({"FORGE_CATALOG": url} if url is not None else {})}
+
+    def forge(*line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "forge", "catalog", *line, "--data", str(tmp_path)],
+            capture_output=True, text=True, env=env, timeout=60, check=False,
+        )  # fmt: skip
+
+    done = forge("rebuild")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 run, 3 sessions, 13 calls"), done.stderr
+    done = forge("runs")
+    assert done.returncode == 0, done.stderr
+    assert "run-a" in done.stdout
+    down = forge("rebuild", "--catalog", "postgresql://postgres:hunter2@127.0.0.1:1/none")
+    assert down.returncode == 4
+    assert "hunter2" not in down.stderr
+    assert "next:" in down.stderr
