@@ -126,14 +126,12 @@ class Catalog:
 
     def forget(self, run_id: str) -> None:
         """A run that was deleted."""
-        if self.prepare():
-            self._fill()
-            return
         with self._engine.begin() as db:
+            _prepare(db)
             if db.dialect.name == "sqlite":
                 db.exec_driver_sql("PRAGMA secure_delete = ON")
             for table in (PARTS, SESSIONS):
-                db.execute(delete(table).where(table.c.run_id == run_id))
+                db.execute(delete(table).where(table.c.source == self.source, table.c.run_id == run_id))
 
     def rebuild(self) -> None:
         """Makes the data directory's place anew from its parts; those of others stay."""
