@@ -65,10 +65,18 @@ def checkpoint_path(data: Path) -> Path:
     return data / "journal" / "decoded.json"
 
 
-def turn(data: Path) -> AbstractContextManager[None]:
+DECODER: Final = "decoder"
+"""Who holds the turn when it is the decoder."""
+
+
+def turn_path(data: Path) -> Path:
+    return data / "journal" / "turn.lock"
+
+
+def turn(data: Path, who: str = "") -> AbstractContextManager[None]:
     """Who changes parts, segments or the checkpoint holds this meanwhile: the decoder for a step, a deletion for all of
     its work."""
-    return held(data / "journal" / "turn.lock")
+    return held(turn_path(data), who)
 
 
 def stamp(data: Path) -> tuple[int, int]:

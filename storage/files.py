@@ -51,14 +51,44 @@ def fsync_dir(directory: Path) -> None:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """An exclusive lock that is waited for."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def held(path: Path, who: str = "") -> Iterator[None]:
+    """An exclusive lock that is waited for; ``who`` stands in the file meanwhile."""
+    fd = _locked(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, who.encode(), 0)
         yield
     finally:
         os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    """Of the file that is there once the lock is had: it may have been taken from a stopped holder meanwhile."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if same_file(path, fd):
+            return fd
+        os.close(fd)
+
+
+def take_from(path: Path, who: str) -> None:
+    """Ends the hold of a holder by that name, of which is known that it is stopped: the next one gets a new file."""
+    try:
+        if path.read_text() == who:
+            path.unlink()
+    except FileNotFoundError:
+        return
+
+
+def same_file(path: Path, fd: int) -> bool:
+    """Whether ``path`` still names the open file."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(fd)
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def lock_file(path: Path, message: str) -> int:

@@ -1,9 +1,9 @@
 """The journal: append only, one writer per folder, the source of everything else.
 
-``JournalWriter`` owns ``DATA/journal/w<NN>/``: one system call per append, 64 MB segments, a flush thread, an
-exclusive lock. What a call promised to its client is here before the client sees it. A tail that is not a whole
-frame (a crash) is left as evidence and the next segment begun; readers step over it. Knows nothing of the decoder,
-which reads the same files from another process.
+``JournalWriter`` owns ``DATA/journal/w<NN>/``: one system call per append, 64 MB segments that are written over once
+decoded, a flush thread, an exclusive lock. What a call promised to its client is here before the client sees it. A tail
+that is not a whole frame (a crash) is left as evidence and the next segment begun; readers step over it. Knows nothing
+of the decoder, which reads the same files from another process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
@@ -36,6 +36,7 @@ from forge.storage.journal_segment import (
     segments,
     writers,
 )
+from forge.storage.journal_spares import take
 
 __all__ = [
     "START",
@@ -200,6 +201,7 @@ class JournalWriter:
         """Flushes, and gives the folder free. Open calls stay open: the next start closes them."""
         self._flusher.close()
         if self._fd >= 0:
+            self._trim()
             os.close(self._fd)
         os.close(self._lock)
 
@@ -259,20 +261,25 @@ class JournalWriter:
             opens=list(self._opens),
         ).payload()
         record = frame_header([head], len(head), segment) + head
-        fd = -1
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            if os.pwrite(fd, record, 0) != len(record):
-                raise OSError("short write")
+            fd = take(self.directory, segment, lambda fd: _write_whole(fd, record))
             fsync_dir(self.directory)
         except OSError as error:
-            if fd >= 0:
-                os.close(fd)
-                path.unlink(missing_ok=True)
             raise JournalFull(f"journal segment {path} cannot be made: {error.strerror or error}") from error
         if self._fd >= 0:
+            self._trim()
             self._flusher.retire(self._fd)
         self._fd, self._segment, self._size = fd, segment, len(record)
+
+    def _trim(self) -> None:
+        """A finished segment ends with its last frame, whatever its file held before."""
+        with suppress(OSError):
+            os.ftruncate(self._fd, self._size)
+
+
+def _write_whole(fd: int, record: bytes) -> None:
+    if os.pwrite(fd, record, 0) != len(record):
+        raise OSError("short write")
 
 
 def _after(buffers: list[Blob], done: int) -> list[Blob]:

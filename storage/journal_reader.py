@@ -22,8 +22,10 @@ from forge.storage.journal_segment import (
     START,
     Position,
     frame_at,
+    frame_generation,
     frame_length,
     head_of,
+    is_stale,
     segment_path,
     segments,
     step_over,
@@ -123,41 +125,48 @@ class JournalReader:
         if self.position.segment not in there:
             if self.position.segment > there[-1]:
                 return False
-            raise Unavailable(
-                f"journal segment {segment_path(self.directory, self.position.segment)} is gone; "
-                f"the first one kept is {there[0]:08d}",
-                "keep more of the journal with --journal-keep, or start a new data directory",
-            )
+            raise self._gone(there)
         self._fd = os.open(segment_path(self.directory, self.position.segment), os.O_RDONLY | os.O_CLOEXEC)
         self._fd_segment = self.position.segment
         return True
 
     def _bytes(self, offset: int, size: int) -> memoryview:
-        """At least one whole frame, if the file holds it."""
-        view = memoryview(os.pread(self._fd, max(size, HEADER_BYTES), offset))
-        length = frame_length(view, 0)
-        if length is not None and HEADER_BYTES + length > len(view):
-            view = memoryview(os.pread(self._fd, HEADER_BYTES + length, offset))
-        return view
+        """At least one whole frame, if the file holds it. Nothing where no frame of this segment begins: what a segment
+        held in an earlier life is not read over and over."""
+        head = os.pread(self._fd, HEADER_BYTES, offset)
+        length = frame_length(memoryview(head), 0)
+        if length is None or frame_generation(head) != self.position.segment:
+            return memoryview(b"")
+        return memoryview(os.pread(self._fd, max(size, HEADER_BYTES + length), offset))
 
     def _next_segment(self) -> bool:
         """Leaves a segment that is finished; False if this is the newest one."""
         if self._fd < 0:
             return False
-        later = [s for s in segments(self.directory) if s > self.position.segment]
+        there = segments(self.directory)
+        segment, offset = self.position
+        later = [s for s in there if s > segment]
         if not later:
             return False
         # The writer may have appended between our last look and its rotation: look once more, now finally.
-        segment, offset = self.position
         view = memoryview(os.pread(self._fd, os.fstat(self._fd).st_size - offset, offset))
         if frame_at(view, 0, segment) is not None:
             return True
+        if segment not in there:
+            raise self._gone(there)
         following = step_over(view, 0, segment)
-        if len(view):
+        if following is not None or (len(view) and not is_stale(view, segment)):
             size = len(view) if following is None else following
             self._damaged(segment_path(self.directory, segment), offset, size, "not a whole frame")
         self.position = Position(later[0], 0) if following is None else Position(segment, offset + following)
         return True
+
+    def _gone(self, there: list[int]) -> Unavailable:
+        return Unavailable(
+            f"journal segment {segment_path(self.directory, self.position.segment)} is gone; "
+            f"the first one kept is {there[0]:08d}",
+            "keep more of the journal with --journal-keep, or start a new data directory",
+        )
 
     def _damaged(self, path: Path, offset: int, size: int, reason: str) -> None:
         log.warning("journal damage skipped: file=%s offset=%d bytes=%d reason=%s", path, offset, size, reason)

@@ -109,6 +109,18 @@ def frame_length(view: memoryview, offset: int) -> int | None:
     return length if 0 < length <= FRAME_BYTES_MAX else None
 
 
+def frame_generation(head: bytes | memoryview) -> int:
+    """The generation that a frame's header states."""
+    generation: int = _HEADER.unpack_from(head)[2]
+    return generation
+
+
+def is_stale(view: memoryview, generation: int) -> bool:
+    """Whether what stands here may be left over from the file's earlier life. What a writer began to write says its
+    own segment's number, however torn it is."""
+    return len(view) >= HEADER_BYTES and frame_generation(view) != generation
+
+
 def frame_at(view: memoryview, offset: int, generation: int) -> Span | None:
     """The whole, valid frame at ``offset``, or None."""
     length = frame_length(view, offset)

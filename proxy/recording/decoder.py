@@ -1,8 +1,9 @@
 """The decoder process: follows every journal of a data directory and turns it into the dataset.
 
-One decoder per data directory, by lock: those of other proxies that share it stand by until it ends. It may lag or die
-at any moment: the journal is the queue, an interval is written the same way twice, and the checkpoint moves only after
-the parts are there. Decoded segments beyond ``keep`` bytes are deleted here and nowhere else. Never on a call's path.
+One decoder per data directory, by lease: those of other proxies that share it stand by until it ends, or is stopped for
+so long that one takes over. It may lag or die at any moment: the journal is the queue, an interval is written the same
+way twice, and the checkpoint moves only after the parts are there. Decoded segments beyond ``keep`` bytes are given
+back to their writer here and nowhere else. Never on a call's path.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from forge.storage import crash
 from forge.storage.catalog import Catalog
 from forge.storage.dataset import note_recipe
 from forge.storage.errors import BadInput, Unavailable
-from forge.storage.files import lock_file
+from forge.storage.files import take_from
 from forge.storage.journal import JournalReader, JournalWriter, Position, journal_dir, segment_path, segments, writers
+from forge.storage.journal_spares import give_back
+from forge.storage.lease import SILENT_S, Lease, Watch
 from forge.storage.recipe import DEFAULT
 
 log = logging.getLogger(__name__)
 
-KEEP_BYTES: Final = 1 << 30
+KEEP_BYTES: Final = 256 << 20
 """Decoded segments that stay, so that the dataset can be made anew from them."""
 POLL_SECONDS: Final = 0.05
 CATALOG_RETRY_SECONDS: Final = 30.0
@@ -50,6 +53,10 @@ def command(data: Path) -> list[str]:
     That process is named, not looked up by the child: it may be dead before the child can ask for its parent.
     """
     return [sys.executable, "-m", "forge", "decode", "--data", str(data), "--follow-parent", str(os.getpid())]
+
+
+def lease_path(data: Path) -> Path:
+    return data / "journal" / "decoder.lock"
 
 
 @dataclass(slots=True)
@@ -71,34 +78,43 @@ class Decoder:
         keep_bytes: int = KEEP_BYTES,
         catalog_url: str | None = None,
         chain_bytes: int = CHAIN_BYTES,
+        take_over: bool = False,
     ) -> None:
+        """``take_over``: from a decoder that ``Watch`` has found silent."""
         self.data = data
         self._chain_bytes = chain_bytes
         self._keep = keep_bytes
         self._followers: dict[int, _Follower] = {}
         (data / "journal").mkdir(parents=True, exist_ok=True)
-        self._lock = lock_file(data / "journal" / "decoder.lock", f"data directory {data} is being decoded")
+        lease = lease_path(data)
+        self._lease = (
+            Lease.take_over(lease) if take_over else Lease.take(lease, f"data directory {data} is being decoded")
+        )
+        if take_over:
+            take_from(checkpoints.turn_path(data), checkpoints.DECODER)
         try:
             self._catalog = Catalog(data, catalog_url)
             self._catalog_retry = 0.0
             self._begin()
         except BaseException:
-            os.close(self._lock)
+            self._lease.release()
             raise
 
     def close(self) -> None:
         for follower in self._followers.values():
             follower.reader.close()
         self._catalog.close()
-        os.close(self._lock)
+        self._lease.release()
 
     def step(self) -> int:
         """Decodes what is there of each journal, a bounded piece of it; gives how many frames that were.
 
         Raises ``OSError`` when the disk refuses; everything in memory is then as it was after the last checkpoint.
+        Raises ``Fenced`` when another decoder has taken over.
         """
+        self._lease.sign()
         try:
-            with checkpoints.turn(self.data):
+            with checkpoints.turn(self.data, checkpoints.DECODER):
                 if checkpoints.stamp(self.data) != self._stamp:
                     self._begin()  # a run was deleted meanwhile
                 return sum(self._step(writer) for writer in writers(self.data))
@@ -130,7 +146,7 @@ class Decoder:
     def start_over(self) -> None:
         """Everything again from the journal's first frame; parts are replaced as they are made. Raises
         ``Unavailable`` if the journal does not hold what they were made from."""
-        with checkpoints.turn(self.data):
+        with checkpoints.turn(self.data, checkpoints.DECODER):
             checkpoints.save(self.data, plan(self.data))
             self._begin()
 
@@ -171,6 +187,7 @@ class Decoder:
         written = Written()
         if interval.calls or interval.sessions:
             crash.point("interval")
+            self._lease.sign()
             written = self._projector.write(interval)
         mark = self._checkpoint.mark(interval.writer)
         mark.position = (interval.last.segment, interval.last.offset)
@@ -181,6 +198,7 @@ class Decoder:
         made = {str(path.relative_to(self.data)) for path in written.parts}
         self._checkpoint.stale = [part for part in self._checkpoint.stale if part not in made]
         self._index(written)
+        self._lease.sign()
         self._save()
         self._drop_segments(follower)
 
@@ -215,17 +233,17 @@ class Decoder:
             checkpoints.save(self.data, self._checkpoint)
 
     def _drop_segments(self, follower: _Follower) -> None:
-        """Deletes decoded segments, oldest first, beyond what is kept. The last one never goes."""
+        """Decoded segments beyond what is kept go back to their writer, oldest first. The last one never goes."""
         mark = self._checkpoint.mark(follower.writer)
         directory = journal_dir(self.data, follower.writer)
         needed = min(mark.position[0], mark.oldest[0])
-        done = [segment_path(directory, s) for s in segments(directory) if s < needed]
-        sizes = [path.stat().st_size for path in done]
+        done = [segment for segment in segments(directory) if segment < needed]
+        sizes = [segment_path(directory, segment).stat().st_size for segment in done]
         excess = sum(sizes) - self._keep
-        for path, size in zip(done, sizes, strict=True):
+        for segment, size in zip(done, sizes, strict=True):
             if excess <= 0:
                 return
-            path.unlink()
+            give_back(directory, segment)
             crash.point("segment-deleted")
             excess -= size
 
@@ -233,7 +251,7 @@ class Decoder:
         """Parts that a rebuild, now caught up, has not made again."""
         if not self._checkpoint.stale:
             return
-        with checkpoints.turn(self.data):
+        with checkpoints.turn(self.data, checkpoints.DECODER):
             gone = [self.data / part for part in self._checkpoint.stale]
             for path in gone:
                 path.unlink(missing_ok=True)
@@ -293,18 +311,20 @@ def _follow(decoder: Decoder, stop: threading.Event, parent: int | None) -> None
     decoder.catch_up()
 
 
-def _open(data: Path, keep: int, url: str | None, stop: threading.Event, parent: int | None) -> Decoder | None:
+def _open(
+    data: Path, keep: int, url: str | None, stop: threading.Event, parent: int | None, silent_s: float = SILENT_S
+) -> Decoder | None:
     """With a parent it stands by while another decoder is at work; None if it was told to end meanwhile."""
-    standing_by = False
+    watch: Watch | None = None
     while True:
         try:
-            return Decoder(data, keep_bytes=keep, catalog_url=url)
+            return Decoder(data, keep_bytes=keep, catalog_url=url, take_over=watch is not None and watch.is_silent())
         except Unavailable as error:
             if parent is None:
                 raise
-            if not standing_by:
+            if watch is None:
                 log.info("standing by: %s", error.message)
-            standing_by = True
+                watch = Watch(lease_path(data), silent_s)
             if _over(stop, parent):
                 return None
             stop.wait(POLL_SECONDS)
