@@ -71,7 +71,9 @@ class ScaleOutEngine(ScriptedEngine):
         """Of the newest answer that was given up, which must have come just as far."""
         given_up = next(s for s in reversed(self.served) if s.aborted.is_set())
         before = given_up.before + given_up.output_ids
-        wanted = params | {"max_tokens": params["max_tokens"] + len(before), "return_token_ids": True, "stream": True}
+        wanted = params | {"return_token_ids": True, "stream": True}
+        if params.get("max_tokens"):
+            wanted["max_tokens"] = params["max_tokens"] + len(before)
         if request.path == GENERATE:
             wanted |= {"top_logprobs": params["logprobs"], "logprobs": True}
         served = Served(request.path, await request.read(), dict(request.headers), wanted, ids, given_up.turn)

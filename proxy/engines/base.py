@@ -131,7 +131,7 @@ Continuing = Generator[Question, bytes, Rest | None]
 ``INEXACT`` where the rest cannot be told exactly."""
 Continues = Callable[[str, bytes, GivenUp], Continuing]
 """Of a path and the request that was sent to it, for the rest of a generation that the engine gave up."""
-INEXACT: Final = (ValueError, LookupError, TypeError)
+INEXACT: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,9 @@ async def given_up(
                 if call.done():
                     return await call
                 await asyncio.sleep(0.001)
+            asked = len(s.engine.served)
             await s.control.publish(version=version, path=f"/w/{version}", mode="abort")
-            while len(s.engine.served) <= version - since and not call.done():
+            while len(s.engine.served) == asked and not call.done():
                 await asyncio.sleep(0.001)
     s.engine.gate.open()
     async with asyncio.timeout(WAIT_S):
