@@ -276,7 +276,8 @@ class Exchange:
     async def _end_in_error(self, status: int, code: str, message: str) -> web.StreamResponse:
         """In place of what is held, in the shape that fits what the client has got so far."""
         if self.delivery.started:
-            self.delivery.replace_held(self.dialect.stream_error(code=code, message=message))
+            error = self.dialect.stream_error(code=code, message=message, begun=self.delivery.begun)
+            self.delivery.replace_held(error)
             return await self.delivery.release()
         self.delivery.replace_held(self.dialect.error(status, code=code, message=message))
         return await self._give_body(status)

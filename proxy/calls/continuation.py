@@ -148,7 +148,8 @@ class Continuation:
             exact = bool(found.prompt_ids) and len(found.ids) == len(found.log_probs)
             if not exact or found.finish_reason != ABORT:
                 return None
-            return GivenUp(found.prompt_ids, found.ids, head.id, head.created, found.pieces, found.text)
+            stream = self.outgoing.stream
+            return GivenUp(found.prompt_ids, found.ids, head.id, head.created, found.pieces, found.text, stream)
         except (msgspec.DecodeError, *INEXACT):
             return None
 

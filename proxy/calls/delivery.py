@@ -30,6 +30,8 @@ class Delivery:
         self._response: web.StreamResponse | None = None
         self._held: list[bytes] = []
         self._sent = 0
+        self.begun = False
+        """A piece of the answer went out."""
         self._wrote = time.monotonic()
         self._sha = hashlib.sha256()
 
@@ -68,6 +70,7 @@ class Delivery:
             if durable_from is not None:
                 await self._recording.recorder.journal.durable(durable_from)
             await self.write(piece.data)
+            self.begun = True
 
     def hold(self, data: bytes) -> None:
         self._held.append(data)

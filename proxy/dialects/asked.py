@@ -16,6 +16,8 @@ from forge.proxy import splice
 from forge.proxy.dialects.base import BadRequest
 
 NULL: Final = Raw(b"null")
+STREAMS: Final = frozenset({b"true", b"1", b"1.0", b"t", b"y", b"yes", b"on"})
+"""What pydantic reads as true, as a word or in quotes."""
 
 
 def members_of(body: bytes) -> dict[str, Raw]:
@@ -24,6 +26,11 @@ def members_of(body: bytes) -> dict[str, Raw]:
         return splice.members(body)
     except splice.UNREADABLE as failure:
         raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
+
+
+def wants_stream(asked: Mapping[str, bytes | Raw]) -> bool:
+    """Whether an engine that is handed the request would stream: those in Python take more than ``true`` for it."""
+    return bytes(asked.get("stream", b"")).strip(b'"').lower() in STREAMS
 
 
 def given(asked: Mapping[str, Raw], name: str) -> bool:

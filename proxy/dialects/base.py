@@ -157,5 +157,5 @@ class Dialect(Protocol):
     def engine_error(self, status: int, body: bytes, outgoing: Outgoing) -> bytes:
         """The engine's own error answer, its message kept, in this dialect's shape (chat: as it is)."""
 
-    def stream_error(self, *, code: str, message: str) -> bytes:
-        """An error event inside a stream that has begun."""
+    def stream_error(self, *, code: str, message: str, begun: bool = True) -> bytes:
+        """An error event inside a stream whose head is out; ``begun``: a piece of the answer too."""

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
+from forge.proxy.dialects.asked import wants_stream
 from forge.proxy.dialects.base import (
     BROKEN_OFF,
     NO_TARGET,
@@ -53,8 +54,7 @@ class Chat:
             asked = splice.members(body)
         except splice.UNREADABLE as failure:
             raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
-        stream = bytes(asked.get("stream", b"")) == b"true"
-        return prepare(body, asked, engine=engine, overrides=overrides, stream=stream)
+        return prepare(body, asked, engine=engine, overrides=overrides, stream=wants_stream(asked))
 
     def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:
         return StreamAnswer(outgoing) if outgoing.stream else WholeAnswer(outgoing)
@@ -65,7 +65,7 @@ class Chat:
     def engine_error(self, status: int, body: bytes, outgoing: Outgoing) -> bytes:
         return body
 
-    def stream_error(self, *, code: str, message: str) -> bytes:
+    def stream_error(self, *, code: str, message: str, begun: bool = True) -> bytes:
         return b"data: " + error_body(code=code, message=message) + b"\n\n"
 
 

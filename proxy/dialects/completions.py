@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
+from forge.proxy.dialects.asked import wants_stream
 from forge.proxy.dialects.base import COMPLETIONS_PATH, NO_TARGET, BadRequest, Outgoing, Overrides, Target
 from forge.proxy.dialects.chat import Chat, prepare
 from forge.proxy.dialects.overlay import LIMITS
@@ -41,7 +42,7 @@ class Completions(Chat):
             asked,
             engine=engine,
             overrides=_limits(asked, replace(overrides, context_len=None, unfit_limit=None)),
-            stream=bytes(asked.get("stream", b"")) == b"true",
+            stream=wants_stream(asked),
         )
         return replace(outgoing, choices=outgoing.choices * _prompt_count(asked), path=COMPLETIONS_PATH)
 

@@ -61,8 +61,8 @@ class Gemini:
     def engine_error(self, status: int, body: bytes, outgoing: Outgoing) -> bytes:
         return engine_error_body(status, read_error(status, body))
 
-    def stream_error(self, *, code: str, message: str) -> bytes:
-        return self._framing().error(error_body(503, code=code, message=message))
+    def stream_error(self, *, code: str, message: str, begun: bool = True) -> bytes:
+        return self._framing().error(error_body(503, code=code, message=message), begun=begun)
 
     def counted(self, tokens: int) -> bytes:
         """The answer to a request to count tokens."""

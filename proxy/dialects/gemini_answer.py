@@ -100,7 +100,8 @@ class GeminiComposer:
         self._emit(_response([last], told) | about, Hold.CLOSE, last=True)
 
     def fail(self, code: str, message: str) -> None:
-        self._pieces.append(Piece(self._framing.error(error_body(500, code=code, message=message)), Hold.CLOSE))
+        body = error_body(500, code=code, message=message)
+        self._pieces.append(Piece(self._framing.error(body, begun=True), Hold.CLOSE))
 
     def _grow(self, index: int, delta: ToolCall) -> None:
         call = self._calls.get(index)

@@ -3,7 +3,7 @@
 Pure. The non-obvious facts, tried with Google's SDKs: their readers take blank lines between events but break at a
 comment (Python parses it as JSON, JavaScript never gets past it), take an error only as bare JSON outside of any
 event, and JavaScript's does not see the end of a line that holds U+2028. An array's first element goes out when the
-answer starts, so whatever comes later, an error too, begins with a comma.
+answer starts; an error that comes before it begins the array.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Framing(Protocol):
 
     def event(self, body: bytes, *, last: bool) -> bytes: ...
 
-    def error(self, body: bytes) -> bytes:
-        """The end of a stream that has failed."""
+    def error(self, body: bytes, *, begun: bool) -> bytes:
+        """The end of a stream that has failed; ``begun``: an event of it went out."""
 
 
 class Events:
@@ -36,7 +36,7 @@ class Events:
             body = body.replace(separator, escaped)
         return b"data: " + body + b"\n\n"
 
-    def error(self, body: bytes) -> bytes:
+    def error(self, body: bytes, *, begun: bool) -> bytes:
         return body + b"\n\n"
 
 
@@ -54,5 +54,5 @@ class Array:
         self._started = True
         return before + body + (b"]" if last else b"")
 
-    def error(self, body: bytes) -> bytes:
-        return b",\r\n" + body + b"]"
+    def error(self, body: bytes, *, begun: bool) -> bytes:
+        return (b",\r\n" if begun else b"[") + body + b"]"

@@ -40,7 +40,7 @@ class Messages:
     def engine_error(self, status: int, body: bytes, outgoing: Outgoing) -> bytes:
         return engine_error_body(status, body)
 
-    def stream_error(self, *, code: str, message: str) -> bytes:
+    def stream_error(self, *, code: str, message: str, begun: bool = True) -> bytes:
         return error_event(code, message)
 
     def counted(self, tokens: int) -> bytes:

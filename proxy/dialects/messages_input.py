@@ -17,6 +17,7 @@ from forge.proxy import splice
 from forge.proxy.dialects.asked import NULL
 from forge.proxy.dialects.assistant import AssistantTurn
 from forge.proxy.dialects.base import BadRequest
+from forge.proxy.dialects.messages_blocks import UNPARSED
 from forge.proxy.dialects.messages_parts import Block, Content, Part, chat_parts, joined
 from forge.proxy.dialects.spacing import spaced
 
@@ -149,8 +150,7 @@ class History:
         turn.reasoning += text
 
     def _call(self, block: Block) -> None:
-        arguments = NO_INPUT if block.input == NULL else spaced(bytes(block.input))
-        function = {"name": block.name or "", "arguments": arguments}
+        function = {"name": block.name or "", "arguments": _arguments(bytes(block.input))}
         self._turn().calls.append({"id": block.id or "", "type": "function", "function": function})
 
     def _result(self, block: Block) -> None:
@@ -206,3 +206,24 @@ def _read_result(block: Block) -> Content:
         return _content.decode(block.content)
     except splice.UNREADABLE:
         return bytes(block.content).decode("utf-8", "replace")
+
+
+class _Unparsed(msgspec.Struct):
+    raw: str
+
+
+_unparsed: Final = msgspec.json.Decoder(dict[str, _Unparsed])
+
+
+def _arguments(given: bytes) -> str:
+    """As the policy wrote them: those that were no JSON object came as text inside one."""
+    if given == bytes(NULL):
+        return NO_INPUT
+    if UNPARSED.encode() in given:
+        try:
+            found = _unparsed.decode(given)
+        except splice.UNREADABLE:
+            return spaced(given)
+        if list(found) == [UNPARSED]:
+            return found[UNPARSED].raw
+    return spaced(given)

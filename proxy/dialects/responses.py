@@ -46,7 +46,7 @@ class Responses:
         told = {"message": error.message, "type": error.kind, "param": error.param, "code": code}
         return msgspec.json.encode({"error": told})
 
-    def stream_error(self, *, code: str, message: str) -> bytes:
+    def stream_error(self, *, code: str, message: str, begun: bool = True) -> bytes:
         response = {"id": "resp_error", "object": "response", "created_at": 0, "model": "", "status": "failed"}
         rest = {"output": [], "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
         failed = response | rest | {"error": {"code": code, "message": message}}

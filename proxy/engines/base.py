@@ -95,6 +95,7 @@ class GivenUp:
     """The text of each sampled token, as the engine gave it beside its log prob."""
     text: str
     """Of a raw completion: all that was said."""
+    stream: bool
 
 
 @dataclass(frozen=True, slots=True)

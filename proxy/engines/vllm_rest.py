@@ -50,19 +50,18 @@ def chat(body: bytes, so_far: GivenUp) -> Continuing:
     spoken = so_far.output_ids + (part.ids if included else part.spoken)
     message = {"role": "assistant", "content": ""}
     if spoken:
-        stream = bytes(request.get("stream", b"")) == b"true"
-        answer = decode_object((yield _derender(body, so_far, spoken, part, stream=stream)))
-        message = _streamed(answer) if stream else answer["choices"][0]["message"]
+        answer = decode_object((yield _derender(body, so_far, spoken, part)))
+        message = _streamed(answer) if so_far.stream else answer["choices"][0]["message"]
     message = _without_end(message, part.over)
     finish = "tool_calls" if message.get("tool_calls") and part.finish_reason == "stop" else part.finish_reason
     return Rest(part.ids, part.log_probs, finish, {"stop_reason": part.stop}, message)
 
 
-def _derender(body: bytes, so_far: GivenUp, spoken: list[int], part: Part, *, stream: bool) -> Question:
+def _derender(body: bytes, so_far: GivenUp, spoken: list[int], part: Part) -> Question:
     choice = {"index": 0, "token_ids": spoken, "finish_reason": part.finish_reason, "stop_reason": part.stop}
     whole = {"request_id": so_far.id, "choices": [choice]}
-    asked: dict[str, Any] = {"stream": stream, "prompt_token_ids": so_far.prompt_ids, "chat_request": Raw(body)}
-    if stream:
+    asked: dict[str, Any] = {"stream": so_far.stream, "prompt_token_ids": so_far.prompt_ids, "chat_request": Raw(body)}
+    if so_far.stream:
         asked["generate_chunk"] = whole
     else:
         asked["generate_response"] = whole | {"prompt_token_ids": so_far.prompt_ids}

@@ -233,6 +233,14 @@ def test_an_array_grows_element_by_element() -> None:
     assert DIALECTS[GEMINI_ARRAY].name == "gemini"
 
 
+@pytest.mark.parametrize("body", [b"", b'data: {"error":{"message":"boom"}}\n\n', b"data: nonsense\n\n"])
+def test_an_array_that_fails_before_its_first_element_is_json(body: bytes) -> None:
+    assert json.loads(text(run(start(GEMINI_ARRAY), body)))[-1]["error"]["code"] == 500
+    for begun, opening in ((False, b""), (True, b"[{}")):
+        error = DIALECTS[GEMINI_ARRAY].stream_error(code="gone", message="it is gone", begun=begun)
+        assert json.loads(opening + error)[-1]["error"]["message"] == "it is gone"
+
+
 def test_what_fails_ends_in_an_error_that_googles_readers_see() -> None:
     """A bare JSON object: as data of an event JavaScript's would take it for an answer."""
     for dialect in ("gemini", GEMINI_ARRAY):

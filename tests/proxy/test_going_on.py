@@ -24,8 +24,8 @@ from tests.scale_out import DERENDER, GENERATE, RENDER, ScaleOutEngine
 TURN = Turn("one two three four five")
 
 
-def so_far(*pieces: str, ids: int | None = None) -> GivenUp:
-    return GivenUp([1, 2], list(range(len(pieces) if ids is None else ids)), "a", 1, list(pieces), "".join(pieces))
+def so_far(*pieces: str) -> GivenUp:
+    return GivenUp([1, 2], list(range(len(pieces))), "a", 1, list(pieces), "".join(pieces), True)
 
 
 @given(st.text("ab<", max_size=12), st.integers(0, 12), st.lists(st.text("ab<", min_size=1, max_size=3), max_size=3))

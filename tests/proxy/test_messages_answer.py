@@ -295,6 +295,17 @@ def test_a_whole_answer_never_repairs_an_input(arguments: str, input_: Any) -> N
     assert json.loads(piece.data)["content"] == [{"type": "tool_use", "id": "a", "name": "bash", "input": input_}]
 
 
+@pytest.mark.parametrize("arguments", ['{"cmd": "l', "[1]", '"\\ud83d"', "null", '{"__unparsedToolInput": 1}'])
+def test_an_input_that_is_no_object_comes_back_as_it_was_sampled(arguments: str) -> None:
+    """The next prompt begins with this one: what the policy wrote is not written anew."""
+    call = {"id": "a", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+    choice = {"index": 0, "message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"}
+    (piece,) = run(start(stream=False), json.dumps({"choices": [choice]}).encode())
+    said = {"role": "assistant", "content": json.loads(piece.data)["content"]}
+    outgoing = send("messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "go"}, said]})
+    assert json.loads(outgoing.body)["messages"][-1]["tool_calls"] == [call]
+
+
 @pytest.mark.parametrize("upto", range(0, len(FULL) - 14, 29))
 def test_a_stream_that_breaks_off_anywhere_fails_in_words(upto: int) -> None:
     got = start()

@@ -16,6 +16,7 @@ from forge.proxy.config import Limits
 from forge.storage.frames import Close, Data
 from tests.engine import Gate, Turn
 from tests.proxy.serving import QUICK, USER, Serving, serving
+from tests.proxy.wire import send
 
 
 async def arriving(answer: Any) -> AsyncIterator[str]:
@@ -135,3 +136,16 @@ async def test_engine_bytes_reach_the_journal_in_bounded_pieces(tmp_path: Path) 
 
 def _with(**limits: Any) -> Limits:
     return replace(QUICK, **limits)
+
+
+@pytest.mark.parametrize("path", ["chat", "completions"])
+@pytest.mark.parametrize(
+    ("value", "streams"),
+    [("true", True), ("1", True), ("1.0", True), ('"true"', True), ("false", False), ("0", False), ("null", False)],
+)
+def test_what_an_engine_takes_for_a_stream_is_one(path: str, value: str, streams: bool) -> None:
+    """vLLM and SGLang read it as pydantic does: their answer to ``"stream": 1`` is events."""
+    asked = b'{"model":"m","messages":[],"prompt":"a","stream":' + value.encode() + b"}"
+    outgoing = send(path, asked)
+    assert outgoing.stream is streams
+    assert ("stream_options" in json.loads(outgoing.body)) is streams
