@@ -159,15 +159,16 @@ class Rollouts:
             log.warning("no transcript kept: folder=%s error=%s", kept, error)
 
     async def _close(self, ticket: Ticket, task: Task, attempt: Attempt) -> Closed:
-        grade = attempt.grade
+        grade, judged = attempt.grade, task.grader is not None and attempt.status is SessionStatus.COMPLETED
+        why = f"no reward: {grade.reason}" if judged and grade.reward is None else None
         return await self._client.close_session(
             ticket.session_id,
             status=attempt.status.value,
             reward=grade.reward,
             reward_components=dict(grade.components) if grade.components else None,
-            reward_author=task.grader.author if task.grader is not None and grade.reward is not None else None,
+            reward_author=task.grader.author if task.grader is not None and judged else None,
             exit_code=attempt.exit_code,
-            error=attempt.error,
+            error=attempt.error or why,
         )
 
     def _report(

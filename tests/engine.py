@@ -32,7 +32,7 @@ PLAIN = ("/tokenize", "/v1/chat/completions/render", "/inference/v1/generate", "
 
 
 class ScriptedEngine(Shapes):
-    """Listens on 127.0.0.1 at ``url``. ``served`` holds every generation, ``admin`` every publication request."""
+    """Listens at ``url``. ``served`` holds every generation, ``admin`` every publication request."""
 
     def __init__(
         self,
@@ -67,12 +67,13 @@ class ScriptedEngine(Shapes):
         self.digest_of: Callable[[str], str] = lambda path: f"digest-of-{path}"
         self.resumed = asyncio.Event()
         self.resumed.set()
+        self.host = "127.0.0.1"
         self.port = 0
         self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def script(self, *turns: Turn) -> None:
         self.turns.extend(turns)
@@ -91,7 +92,7 @@ class ScriptedEngine(Shapes):
         app.router.add_route("*", "/{tail:.*}", self._handle)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        await web.TCPSite(self._runner, self.host, self.port, reuse_address=True).start()
         self.port = self._runner.addresses[0][1]
 
     async def refuse(self) -> None:

@@ -248,6 +248,40 @@ async def test_a_grader_that_fails_gives_no_reward_and_says_why(served: Served) 
     (session,) = (await served.run("ungraded", WORKS, task)).sessions
     assert (session.status, session.reward) == (SessionStatus.COMPLETED, None)
     assert "127" in (session.reward_reason or "")
+    async with ControlClient(served.control.url, served.control.token) as client:
+        row = await client.session(session.session_id)
+    assert (row.reward, row.reward_status, row.reward_author) == (None, "null", "command no-such-grader")
+    assert row.error is not None
+    assert row.error.startswith("no reward: ")
+    assert row.reward_us is not None
+
+
+GREEDY = """
+call()
+tried = []
+for base in (CONTROL, os.environ["FAKE_URL"].removesuffix("/v1"), os.environ["FAKE_URL"]):
+    for method, path in (("PUT", "/reward"), ("POST", "/close"), ("PUT", "/selection")):
+        url = base + ("/sessions/" + os.environ["FAKE_KEY"].split("_")[1] if base is CONTROL else "") + path
+        request = urllib.request.Request(url, data=b'{"reward": 1.0, "selection": null}', method=method)
+        request.add_header("Authorization", "Bearer " + os.environ["FAKE_KEY"])
+        try:
+            urllib.request.urlopen(request)
+            tried.append(200)
+        except urllib.error.HTTPError as error:
+            tried.append(error.code)
+print(tried)
+"""
+
+
+async def test_a_harness_cannot_set_its_own_reward(served: Served) -> None:
+    """It knows the control plane's address and holds its session's key, and asks for a reward at every door."""
+    script = f"CONTROL = {served.control.url!r}" + GREEDY
+    (session,) = (await served.run("greedy", script)).sessions
+    assert json.loads((session.kept / "stdout").read_text()) == [401] * 3 + [404] * 6
+    assert (session.status, session.reward) == (SessionStatus.COMPLETED, 0.0)
+    async with ControlClient(served.control.url, served.control.token) as client:
+        row = await client.session(session.session_id)
+    assert (row.reward, row.reward_author) == (0.0, "command test -e made")
 
 
 async def test_without_a_grader_there_is_no_reward(served: Served) -> None:
