@@ -17,14 +17,15 @@ TEMPORARY: Final = ".*.tmp"
 dot, see them."""
 
 
-def temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
+def temporary(path: Path, author: str = "") -> Path:
+    return path.with_name(f".{path.name}{author}.tmp")
 
 
-def write_whole(path: Path, write: Callable[[Path], object], *, crash_name: str = "file") -> None:
-    """``write`` makes the file under another name in the same folder; flushed, it appears by rename."""
+def write_whole(path: Path, write: Callable[[Path], object], *, crash_name: str = "file", author: str = "") -> None:
+    """``write`` makes the file under another name in the same folder; flushed, it appears by rename. ``author`` tells
+    those apart who may write the same file at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = temporary(path)
+    unfinished = temporary(path, author)
     try:
         write(unfinished)
         crash.point(f"{crash_name}-written")

@@ -55,6 +55,19 @@ class Damage:
     offset: int
     size: int
     reason: str
+    torn: bool = False
+    """The end of a segment: a write that a crash cut off leaves the like, and nobody was told of its frame."""
+
+    @property
+    def position(self) -> Position:
+        return Position(int(self.path.stem), self.offset)
+
+    @property
+    def end(self) -> Position:
+        return Position(int(self.path.stem), self.offset + self.size)
+
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.offset}, {self.size} bytes: {self.reason}"
 
 
 class JournalReader:
@@ -71,6 +84,18 @@ class JournalReader:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._fd_segment = -1, -1
+
+    @property
+    def rest(self) -> list[Damage]:
+        """What stands behind the position in the newest segment, if anything does: a frame that is being written, or
+        damage."""
+        if self._fd < 0:
+            return []
+        segment, offset = self.position
+        view = memoryview(os.pread(self._fd, os.fstat(self._fd).st_size - offset, offset))
+        if not len(view) or (is_stale(view, segment) and step_over(view, 0, segment) is None):
+            return []
+        return [Damage(segment_path(self.directory, segment), offset, len(view), "not a whole frame")]
 
     def read(self, *, max_frames: int = 4096, max_bytes: int = 16 << 20) -> list[Entry]:
         """The next frames: at least one if one is there, and about ``max_bytes`` at most. Empty at the end."""
@@ -157,7 +182,8 @@ class JournalReader:
         following = step_over(view, 0, segment)
         if following is not None or (len(view) and not is_stale(view, segment)):
             size = len(view) if following is None else following
-            self._damaged(segment_path(self.directory, segment), offset, size, "not a whole frame")
+            torn = following is None
+            self._damaged(segment_path(self.directory, segment), offset, size, "not a whole frame", torn=torn)
         self.position = Position(later[0], 0) if following is None else Position(segment, offset + following)
         return True
 
@@ -168,6 +194,6 @@ class JournalReader:
             "keep more of the journal with --journal-keep, or start a new data directory",
         )
 
-    def _damaged(self, path: Path, offset: int, size: int, reason: str) -> None:
+    def _damaged(self, path: Path, offset: int, size: int, reason: str, *, torn: bool = False) -> None:
         log.warning("journal damage skipped: file=%s offset=%d bytes=%d reason=%s", path, offset, size, reason)
-        self.damage.append(Damage(path, offset, size, reason))
+        self.damage.append(Damage(path, offset, size, reason, torn))

@@ -44,7 +44,6 @@ class Taken:
 class MediaStore:
     def __init__(self, data: Path) -> None:
         self.folder = data / "media"
-        self._writing = threading.Lock()
 
     def path(self, sha256: str) -> Path:
         return self.folder / sha256
@@ -86,8 +85,8 @@ class MediaStore:
             with suppress(FileNotFoundError):
                 os.utime(path)
                 return
-            with self._writing:
-                write_whole(path, lambda unfinished: unfinished.write_bytes(data), crash_name="media")
+            author = f"-{os.getpid()}-{threading.get_ident()}"
+            write_whole(path, lambda unfinished: unfinished.write_bytes(data), crash_name="media", author=author)
         except OSError as error:
             raise JournalFull(f"media {path} cannot be written: {error.strerror or error}") from error
 

@@ -8,10 +8,11 @@ page checksums and a seal. Knows nothing of sessions or chains.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ ZSTD_LEVEL: Final = 3
 STATISTICS: Final = ("call_id", "session_id", "seq", "start_time", "open_time", "revision", "group_id")
 """Columns whose bounds help a reader skip; of the others they would be half of a small part."""
 _PREFIX: Final = "run_id="
+_NAME: Final = re.compile(r"part-(\d+)-(\d+)-(\d+)_(\d+)-(\d+)_(\d+)\.parquet")
 _VERSION: Final = b"forge.schema_version"
 _SEALED_SINCE: Final = 2
 """The first schema version whose files all have a seal."""
@@ -74,6 +76,24 @@ def parts_in(folder: Path, run_id: str | None = None) -> list[Path]:
     """The parts of one run or of all, in the order their frames were written."""
     runs = [run_id] if run_id is not None else runs_in(folder)
     return [path for run in runs for path in sorted(run_dir(folder, run).glob("*.parquet"))]
+
+
+class PartPlace(NamedTuple):
+    """What a part's name says."""
+
+    writer: int
+    generation: int
+    first: Position
+    last: Position
+
+
+def part_place(path: Path) -> PartPlace | None:
+    """None for a file that the decoder did not name."""
+    found = _NAME.fullmatch(path.name)
+    if found is None:
+        return None
+    writer, generation, *places = map(int, found.groups())
+    return PartPlace(writer, generation, Position(*places[:2]), Position(*places[2:]))
 
 
 def part_name(writer: int, generation: int, first: Position, last: Position) -> str:

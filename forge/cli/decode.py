@@ -37,14 +37,14 @@ def register(app: typer.Typer) -> None:
 
         A running proxy has its own decoder; use this for a data directory whose proxy has ended, or with --rebuild.
         """
-        from forge.proxy.recording import decoder
+        from forge.proxy.recording import decode_process
         from forge.storage.dataset import existing
 
         if follow_parent is None:  # a proxy's decoder may be there before its first frame
             existing(data)
         keep = size_in_bytes("--journal-keep", journal_keep)
         logs.configure(log_format)
-        decoder.run(
+        decode_process.run(
             data,
             once=once,
             rebuild=rebuild,

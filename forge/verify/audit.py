@@ -83,8 +83,9 @@ def _begin(
 
 def _end(report: Report, dataset: Dataset, calls: Sequence[Facts]) -> Report:
     damaged = list(dict.fromkeys(each.told() for each in dataset.damaged))
+    said = "files cannot be read, and what they hold is not looked at: forge decode --rebuild; move foreign files out"
     report.findings = [
-        *finding(Kind.UNREADABLE, "files cannot be read, and what they hold is not looked at", damaged),
+        *finding(Kind.UNREADABLE, said, damaged),
         *report.findings,
     ]
     if report.stats.rows and not calls:

@@ -1,4 +1,4 @@
-"""The decoder process: follows every journal of a data directory and turns it into the dataset.
+"""The decoder: follows every journal of a data directory and turns it into the dataset.
 
 One decoder per data directory, by lease: those of other proxies that share it stand by until it ends, or is stopped for
 so long that one takes over. It may lag or die at any moment: the journal is the queue, an interval is written the same
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,21 +28,25 @@ from forge.storage.catalog import Catalog
 from forge.storage.dataset import note_recipe
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.files import take_from
-from forge.storage.journal import JournalReader, JournalWriter, Position, journal_dir, segment_path, segments, writers
+from forge.storage.journal import (
+    Damage,
+    JournalReader,
+    JournalWriter,
+    Position,
+    journal_dir,
+    segment_path,
+    segments,
+    writers,
+)
 from forge.storage.journal_spares import give_back
-from forge.storage.lease import SILENT_S, Lease, Watch
+from forge.storage.lease import Lease
 from forge.storage.recipe import DEFAULT
 
 log = logging.getLogger(__name__)
 
 KEEP_BYTES: Final = 256 << 20
 """Decoded segments that stay, so that the dataset can be made anew from them."""
-POLL_SECONDS: Final = 0.05
 CATALOG_RETRY_SECONDS: Final = 30.0
-BUSY_FRAMES: Final = 256
-"""A step that found fewer frames is followed by a pause, so that a trickle of calls does not keep a core awake."""
-RETRY_SECONDS: Final = 1.0
-"""Wait after a failed write (a full disk) before the interval is written again."""
 
 
 def command(data: Path) -> list[str]:
@@ -129,14 +131,15 @@ class Decoder:
         self.drop_stale()
 
     def seal(self) -> bool:
-        """Bounds what dead writers left after their last cut. False if there is nothing, or the writers live."""
+        """Bounds what dead writers left after their last cut, and bytes that are no frame: what follows them can then
+        be read. False if there is nothing, or the writers live."""
         sealed = False
         for follower in list(self._followers.values()):
             run_id = follower.assembly.pending_run
-            if run_id is None:
+            if run_id is None and not follower.reader.rest:
                 continue
             try:
-                JournalWriter.open(self.data, follower.writer, run_id=run_id).close()
+                JournalWriter.open(self.data, follower.writer, run_id=run_id or "").close()
             except Unavailable as error:
                 log.info("not sealed: %s", error.message)
                 continue
@@ -149,6 +152,11 @@ class Decoder:
         with checkpoints.turn(self.data, checkpoints.DECODER):
             checkpoints.save(self.data, plan(self.data))
             self._begin()
+
+    @property
+    def damage(self) -> list[Damage]:
+        """Of the journals as far as they were read."""
+        return [each for follower in self._followers.values() for each in follower.reader.damage]
 
     def _begin(self) -> None:
         """Everything from the checkpoint, as after a start."""
@@ -258,77 +266,3 @@ class Decoder:
             self._checkpoint.stale = []
             self._index(Written(), gone)
             self._save()
-
-
-def run(
-    data: Path,
-    *,
-    once: bool = False,
-    rebuild: bool = False,
-    keep_bytes: int = KEEP_BYTES,
-    catalog_url: str | None = None,
-    follow_parent: int | None = None,
-) -> None:
-    """The process. ``once`` and ``rebuild``: ends when all that is there is decoded. ``follow_parent``: ends when
-    the parent process, of this pid, has."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    # A Ctrl-C goes to the whole group: the proxy still has to write its last cut, so its decoder waits for it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN if follow_parent is not None else lambda *_: stop.set())
-    decoder = _open(data, keep_bytes, catalog_url, stop, follow_parent)
-    if decoder is None:
-        return
-    try:
-        if rebuild:
-            decoder.start_over()
-        if once or rebuild:
-            decoder.catch_up()
-            if decoder.seal():
-                decoder.catch_up()
-        else:
-            _follow(decoder, stop, follow_parent)
-    finally:
-        decoder.close()
-
-
-def _follow(decoder: Decoder, stop: threading.Event, parent: int | None) -> None:
-    """Until told to stop, or the parent is gone; then once more what is there."""
-    failing = False
-    while not _over(stop, parent):
-        frames = 0
-        try:
-            frames = decoder.step()
-            if not frames:
-                decoder.drop_stale()
-                decoder.mend_catalog()
-            failing = False
-        except OSError as error:
-            if not failing:
-                log.error("decoding waits for the disk: %s", error)
-            failing = True
-        if frames < BUSY_FRAMES:
-            stop.wait(RETRY_SECONDS if failing else POLL_SECONDS)
-    decoder.catch_up()
-
-
-def _open(
-    data: Path, keep: int, url: str | None, stop: threading.Event, parent: int | None, silent_s: float = SILENT_S
-) -> Decoder | None:
-    """With a parent it stands by while another decoder is at work; None if it was told to end meanwhile."""
-    watch: Watch | None = None
-    while True:
-        try:
-            return Decoder(data, keep_bytes=keep, catalog_url=url, take_over=watch is not None and watch.is_silent())
-        except Unavailable as error:
-            if parent is None:
-                raise
-            if watch is None:
-                log.info("standing by: %s", error.message)
-                watch = Watch(lease_path(data), silent_s)
-            if _over(stop, parent):
-                return None
-            stop.wait(POLL_SECONDS)
-
-
-def _over(stop: threading.Event, parent: int | None) -> bool:
-    return stop.is_set() or (parent is not None and os.getppid() != parent)

@@ -23,7 +23,7 @@ from forge.proxy.recording.decode import decode_closed
 from forge.storage.checkpoint import Checkpoint
 from forge.storage.dataset_calls import BrokenDataset, CallReader
 from forge.storage.delta import Chain
-from forge.storage.parts import Damaged, part_name, parts_in, read_part, run_dir, table_dir, write_part
+from forge.storage.parts import Damaged, part_name, part_place, parts_in, read_part, run_dir, table_dir, write_part
 from forge.storage.recipe import DEFAULT
 from forge.storage.records import Call, RewardStatus, Sample, Session, SessionStatus
 from forge.storage.rows import Row, samples
@@ -108,7 +108,8 @@ class Projector:
     def _remembered(self, session: Session) -> list[Call]:
         """The calls of a session whose chains are all in memory; else []."""
         parts = self._checkpoint.parts_of(session.session_id) or []
-        keys = {(int(Path(part).name.split("-")[1]), session.session_id) for part in parts}
+        places = [part_place(Path(part)) for part in parts]
+        keys = {(place.writer, session.session_id) for place in places if place is not None}
         if not keys <= set(self._chains):
             return []
         return [call for key in sorted(keys) for call in self._chains[key].calls()]
