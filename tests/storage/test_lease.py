@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forge.proxy.recording import decoder as decoders
+from forge.proxy.recording import decode_process
 from forge.proxy.recording.decoder import Decoder, lease_path
 from forge.storage import checkpoint
 from forge.storage.errors import Unavailable
@@ -74,7 +74,7 @@ def test_a_stopped_decoder_writes_nothing_after_the_takeover(tmp_path: Path) -> 
         with pytest.raises(Unavailable, match=f"pid {child.pid}"):
             Decoder(tmp_path)
         # What a living proxy's decoder does that stands by; it stays long enough silent at once.
-        opened = decoders._open(tmp_path, 0, None, threading.Event(), os.getppid(), silent_s=0.0)
+        opened = decode_process._open(tmp_path, 0, None, threading.Event(), os.getppid(), silent_s=0.0)
         assert opened is not None
         opened.catch_up()
         check(kit)
