@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from bench import process
 from bench.figures import Figures, of_rounds
 from bench.record import recorded
 from bench.setting import Setting
@@ -24,17 +25,21 @@ def run(set_: Setting, figures: Figures) -> None:
     set_.say(f"close: {sessions} sessions of {len(one)} calls, {len(one[-1].prompt_ids):,} ids in the last")
     said = [replace(exchange, session=number) for number in range(sessions) for exchange in one]
     seconds: list[float] = []
+    cpu: list[float] = []
     tokens = sum(len(exchange.output_ids) for exchange in one)
     with recorded(set_, said, "close", decoder=True) as (target, ids):
         for session in ids:
             outcome = {"status": "completed", "reward": 1.0}
+            before = process.cpu_ns(target.pids())
             stream, took = target.ask_raw("POST", f"/sessions/{session}/close", outcome, ARROW)
             samples = pa.ipc.open_stream(io.BytesIO(stream)).read_all()
             masked = sum(sum(mask) for mask in samples["response_mask"].to_pylist())
             if masked != tokens:
                 raise RuntimeError(f"{masked} tokens to train on of {tokens}")
             seconds.append(took)
+            cpu.append((process.cpu_ns(target.pids()) - before) / 1e9)
     figures.add("100 calls of 100k ids: seconds to samples", of_rounds(seconds))
+    figures.add("the same in CPU seconds of the proxy", of_rounds(cpu))
     figures.note(
         f"{len(one)} calls, {len(one[0].prompt_ids):,} to {len(one[-1].prompt_ids):,} prompt ids, to one sample"
     )

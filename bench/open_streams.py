@@ -45,7 +45,7 @@ def run(set_: Setting, figures: Figures) -> None:
         set_.say(f"open: {clients:,} streams for {seconds:g} s")
         command = [str(tool("load")), str(target.port), PATHS["chat"], str(folder / "open.chat"), str(clients)]
         command += [str(1_000_000), str(seconds), str(headers), str(events)]
-        memory, said = _watched(target, command)
+        memory, behind, said = _watched(target, command)
         target.calls = said["done"] + said["errors"]
         target.settle()
         target.check()
@@ -53,6 +53,7 @@ def run(set_: Setting, figures: Figures) -> None:
     figures.add("errors of 1,000 open streams", Figure.exact(said["errors"]))
     figures.add("streams that ended whole", Figure.exact(said["done"]))
     _memory(memory, figures)
+    figures.add("highest RSS of the decoder, MB", Figure.exact(behind))
     third = max(1, len(lags) // 3)
     figures.add("decoder lag, seconds", Figure(median(lags), min(lags), max(lags), len(lags)))
     figures.add("decoder lag: last third / first third", Figure.exact(median(lags[-third:]) / median(lags[:third])))
@@ -62,17 +63,19 @@ def run(set_: Setting, figures: Figures) -> None:
     )
 
 
-def _watched(target: Ours, command: list[str]) -> tuple[list[tuple[float, float]], dict[str, Any]]:
-    """(seconds, MB) of the proxy while the load runs, and what the load says."""
+def _watched(target: Ours, command: list[str]) -> tuple[list[tuple[float, float]], float, dict[str, Any]]:
+    """(seconds, MB) of the proxy while the load runs, the decoder's most MB, and what the load says."""
+    behind = 0.0
     memory: list[tuple[float, float]] = []
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as load:
         assert load.stdout is not None
         while load.poll() is None:
             memory.append((time.monotonic() - began, process.rss_kb(target.pids()) / 1024))
+            behind = max(behind, process.rss_kb(target.aside()) / 1024)
             time.sleep(SAMPLE_S)
         said = load.stdout.read()
-    return memory, dict(json.loads(said))
+    return memory, behind, dict(json.loads(said))
 
 
 def _memory(memory: list[tuple[float, float]], figures: Figures) -> None:

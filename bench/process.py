@@ -95,10 +95,10 @@ def _threads(pids: Iterable[int]) -> list[int]:
     return found
 
 
-def until(is_so: Callable[[], bool], what: str, seconds: float) -> None:
+def until(is_so: Callable[[], bool], what: str, seconds: float, step: float = 0.02) -> None:
     """Raises ``TimeoutError`` naming what did not come."""
     end = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {seconds:g} s")
-        time.sleep(0.02)
+        time.sleep(step)

@@ -60,7 +60,7 @@ class Ours(Running):
 
     def check(self) -> None:
         """Every call is a row that may be trained on; what costs nothing because it is not there is no figure."""
-        process.until(lambda: len(self._worth()) >= self.calls, "every call is in the dataset", SETTLE_S)
+        process.until(lambda: len(self._worth()) >= self.calls, "every call is in the dataset", SETTLE_S, step=1.0)
         worth = Counter(self._worth())
         if worth != Counter({None: self.calls}):
             raise RuntimeError(f"of {self.calls} calls these are in the dataset, by why they cannot train: {worth}")
