@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     targets = tuple(options.targets.split(",")) if options.targets else ()
     for name in names:
         with setting(
-            rounds=2 if options.quick else options.rounds,
+            rounds=1 if options.quick else options.rounds,
             quick=options.quick,
             minutes=options.minutes,
             targets=targets,
