@@ -39,11 +39,13 @@ def write(folder: Path) -> None:
         (folder / f"{size.name}.json").write_bytes(whole)
         messages = wire.history(words, size.prompt)
         (folder / f"{size.name}.request").write_bytes(wire.chat_request(messages, wire.mark(size.name)))
-        (folder / f"{size.name}_held.request").write_bytes(wire.chat_request(messages, wire.mark(size.name, HELD_US)))
+        (folder / f"{size.name}_held.request").write_bytes(
+            wire.chat_request(messages, wire.mark(size.name, HELD_US[size.name]))
+        )
     streams(folder, words, "stream", SIZES[0].prompt, STREAM_EVENTS, STREAM_US)
 
 
-HELD_US: Final = 15_000_000
+HELD_US: Final = {"s": 2_000_000, "m": 15_000_000, "l": 15_000_000}
 """How long the end of a held answer waits: until all clients have theirs but for it."""
 
 

@@ -65,4 +65,4 @@ def run(set_: Setting, figures: Figures) -> None:
         ("peak RSS of the decoder", aside),
     ):
         figures.add(f"{name}, MB", Figure.exact(value))
-    figures.note(f"answers are held for {HELD_US / 1e6:g} s")
+    figures.note(f"answers are held for {HELD_US[size.name] / 1e6:g} s")
