@@ -77,7 +77,9 @@ def train(
     Rewards are compared between the sessions of one group. Groups whose rewards are all equal teach nothing: if no
     other is left, the command says so and exits with code 3.
     """
+    from forge.overview import console
     from forge.trainer import loop
+    from forge.trainer.table import LiveTable
 
     hyper = Hyper(
         objective=objective,
@@ -111,5 +113,6 @@ def train(
         checkpoint_every=checkpoint_every,
         resume=resume,
     )
-    report = loop.train(config, typer.echo)
+    with LiveTable(console()) as table:
+        report = loop.train(config, table.say, table.step)
     typer.echo(f"metrics    {report.metrics}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from forge.learn.experiment import Course, follow
 from forge.learn.page import write
 from forge.learn.sizes import SMALL, Sizes
 from forge.learn.warmup import record, teach
+from forge.policy import weights
 from forge.run_config import RunConfig
 from forge.runners import find as find_runner
 from forge.scratch import scratch
@@ -23,6 +25,7 @@ from forge.stack import serving
 from forge.storage.records import Sample
 
 COURSE = "course.json"
+LINEAGE = "main"
 
 Say = Callable[[str], None]
 
@@ -57,13 +60,19 @@ async def _course(
     done = folder / COURSE
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=Course)
-    await asyncio.to_thread(teach, folder, samples, seed, sizes, say)
+    taught = await asyncio.to_thread(teach, data / f"taught-{seed}", samples, seed, sizes, say)
+    if weights.current(folder) is None:
+        weights.publish(folder, 1, lambda building: _copy(taught, building), LINEAGE)
     config = RunConfig(adapters=(), tasks=(), runner=find_runner("local"), data=folder, run_id="serving")
     with scratch("learn") as temporary:
         async with serving(config, temporary, say) as control:
             found = await follow(folder, control.url, harness, seed, sizes, say, shuffled=shuffled)
     done.write_bytes(msgspec.json.encode(found))
     return found
+
+
+def _copy(taught: Path, building: Path) -> None:
+    shutil.copytree(taught, building, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    warm_sessions: int = 240
+    warm_sessions: int = 200
     """Recorded of the teacher, shared by all seeds."""
-    warm_steps: int = 600
-    warm_step_sessions: int = 16
-    warm_lr: float = 2e-3
+    warm_steps: int = 700
+    """Of each round."""
+    warm_step_sessions: int = 8
+    warm_rates: tuple[float, ...] = (2e-3, 1e-3)
+    """Learning rate of each round; the model begins to copy names in the first and is sure of it in the second."""
     batches: int = 14
     """Of rollouts, each with one optimisation step."""
     tasks: int = 9
@@ -26,4 +28,4 @@ class Sizes:
     concurrency: int = 4
 
 
-SMALL = Sizes(warm_sessions=120, warm_steps=400, batches=6, tasks=6, group=5, held_out=24, every=6)
+SMALL = Sizes(warm_sessions=120, batches=6, tasks=6, group=5, held_out=24, every=6)

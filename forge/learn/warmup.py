@@ -13,6 +13,7 @@ from forge.learn.sizes import Sizes
 from forge.learn.small import make
 from forge.learn.tasks import instances
 from forge.learn.teacher import teaching
+from forge.policy import weights
 from forge.run import run
 from forge.run_config import RunConfig
 from forge.run_report import SessionReport
@@ -67,14 +68,21 @@ async def record(data: Path, harness: str, sizes: Sizes, say: Say) -> list[Sampl
 
 
 def teach(data: Path, samples: list[Sample], seed: int, sizes: Sizes, say: Say) -> Path:
-    """A model of this seed, taught by the samples and published as the first version of ``data``."""
-    config = TrainConfig(
-        data=data,
-        model=str(make(data / "random", seed)),
-        steps=sizes.warm_steps,
-        step_sessions=sizes.warm_step_sessions,
-        hyper=Hyper(objective=Objective.SFT, lr=sizes.warm_lr, micro_tokens=MICRO_TOKENS, seed=seed),
-    )
-    report = learn(config, lambda batch, version: samples if batch == 0 else None, say, first=samples)
-    say(f"taught {sizes.warm_steps} steps: loss {report.steps[0].loss:.2f} to {report.steps[-1].loss:.3f}")
-    return report.path
+    """A model of this seed, taught by the samples in rounds, each a version of ``data``; done rounds stay done."""
+    for number, lr in enumerate(sizes.warm_rates, 1):
+        taught = weights.current(data)
+        if taught is not None and taught.version >= number:
+            continue
+        say(f"seed {seed}: teaching a small model, {sizes.warm_steps} steps on {len(samples)} recorded sessions")
+        config = TrainConfig(
+            data=data,
+            model=str(make(data / "random", seed)) if taught is None else None,
+            steps=sizes.warm_steps,
+            step_sessions=sizes.warm_step_sessions,
+            hyper=Hyper(objective=Objective.SFT, lr=lr, micro_tokens=MICRO_TOKENS, seed=seed),
+        )
+        report = learn(config, lambda batch, version: samples if batch == 0 else None, lambda line: None, first=samples)
+        say(f"seed {seed}: loss {report.steps[0].loss:.2f} to {report.steps[-1].loss:.3f}")
+    taught = weights.current(data)
+    assert taught is not None
+    return taught.path

@@ -59,6 +59,7 @@ def _start(address: str | None) -> None:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return
         ray.init(
+            address="local",  # else Ray joins whatever cluster it finds on this machine
             num_cpus=cpus(),
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,

@@ -37,7 +37,7 @@ class LearnerGroup:
         self._workers = workers
         self._scratch = scratch
         self._desk = ray.remote(Desk).options(num_cpus=0).remote(workers)
-        self._told = {"model": str(model), "hyper": hyper, "desk": self._desk}
+        self._told = {"model": model, "hyper": hyper, "desk": self._desk}
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
 
@@ -68,13 +68,13 @@ class LearnerGroup:
         return found
 
     def save(self, path: Path) -> None:
-        self._call("save", str(path))
+        self._call("save", path)
 
     def keep(self, path: Path) -> None:
-        self._call("keep", str(path))
+        self._call("keep", path)
 
     def go_on(self, path: Path) -> None:
-        self._call("go_on", str(path))
+        self._call("go_on", path)
 
     def _call(self, method: str, *args: Any, tell: Tell | None = None) -> Any:
         import ray
@@ -138,12 +138,13 @@ def work(told: dict[str, Any]) -> None:
     desk, rank = told["desk"], ray.train.get_context().get_world_rank()
     tell = desk.progress.remote if rank == 0 else lambda rows: None
     device = str(ray.train.torch.get_device())
-    learner = Learner(told["model"], told["hyper"], device=device, tell=tell)
+    learner = Learner(told["model"], told["hyper"], device)
     number = 0
     while (order := ray.get(desk.take.remote(number))) is not None:
         method, args = order
         try:
-            value = getattr(learner, method)(*ray.get(list(args)))
+            values = [*ray.get(list(args)), *([tell] if method == "step" else [])]
+            value = getattr(learner, method)(*values)
         except ForgeError as error:
             value = error
         ray.get(desk.answer.remote(number, rank, value))

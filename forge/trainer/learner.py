@@ -35,6 +35,10 @@ MICRO_TOKENS: Final = {"cpu": 1, "cuda": 16_384}
 once (measured: SmolLM2-135M, 4 x 300 tokens, 2 cores)."""
 
 
+Tell = Callable[[int], object]
+"""Hears how many rows of a step were seen."""
+
+
 class Pack(NamedTuple):
     """Rows of one forward pass, as tensors: [T] the first two, [K] the others."""
 
@@ -55,20 +59,11 @@ class Learner:
     _optimizer: torch.optim.AdamW
     _forward: Callable[..., Any]
 
-    def __init__(
-        self,
-        model_dir: str,
-        hyper: Hyper,
-        *,
-        device: str = "cpu",
-        tell: Callable[[int], object] = lambda rows: None,
-    ) -> None:
-        """``tell`` hears how many rows of a step were seen."""
-        self._base_dir = Path(model_dir)
+    def __init__(self, model: Path, hyper: Hyper, device: str = "cpu") -> None:
+        self._base_dir = model
         self._hyper = hyper
         self._device = torch.device(device)
         self._base: Scorer | None = None
-        self._tell = tell
         self.rank, self.count = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
     def load(self) -> str:
@@ -85,12 +80,12 @@ class Learner:
         self._optimizer = torch.optim.AdamW(self.scorer.trained().values(), lr=hyper.lr, weight_decay=0.0)
         return str(self._device)
 
-    def step(self, rows: Sequence[Row]) -> StepStats:
+    def step(self, rows: Sequence[Row], tell: Tell = lambda rows_seen: None) -> StepStats:
         """One optimisation step over the whole batch, of which this learner takes its share."""
         began = time.monotonic()
         self._optimizer.zero_grad(set_to_none=True)
         try:
-            seen = self.backward(rows)
+            seen = self.backward(rows, tell)
         except torch.OutOfMemoryError as error:
             raise Unavailable(f"the learner ran out of memory: {error}", "lower --micro-tokens") from error
         norm = torch.nn.utils.clip_grad_norm_(self.scorer.trained().values(), self._hyper.max_grad_norm)
@@ -100,7 +95,7 @@ class Learner:
         read = sum(len(row.ids) for row in rows)
         return seen.stats(grad_norm=float(norm), tokens_read=read, seconds=time.monotonic() - began)
 
-    def backward(self, rows: Sequence[Row]) -> Seen:
+    def backward(self, rows: Sequence[Row], tell: Tell = lambda rows_seen: None) -> Seen:
         """Adds the batch loss's gradient to the parameters, pack by pack."""
         seen, done = Seen(self._device), 0
         batches = packs(self._share(rows), self._pack_tokens())
@@ -110,7 +105,7 @@ class Learner:
                 loss = self._loss(pack, seen)
                 (loss * self.count).backward()  # type: ignore[no-untyped-call]
             done += len(batch)
-            self._tell(done)
+            tell(done)
         seen.gather()
         return seen
 
@@ -146,18 +141,18 @@ class Learner:
                 found |= {row.sample_id: part.numpy() for row, part in zip(batch, parts, strict=True)}
         return [found[row.sample_id] for row in rows]
 
-    def save(self, path: str) -> None:
+    def save(self, path: Path) -> None:
         """The weights and everything else of the model's directory."""
         if self.rank == 0:
-            self.scorer.save(Path(path))
+            self.scorer.save(path)
 
-    def keep(self, path: str) -> None:
+    def keep(self, path: Path) -> None:
         """What a later learner needs to go on as if nothing had happened."""
         if self.rank == 0:
-            saved.write(Path(path), self.scorer.trained(), self._optimizer)
+            saved.write(path, self.scorer.trained(), self._optimizer)
 
-    def go_on(self, path: str) -> None:
-        saved.read(Path(path), self.scorer.trained(), self._optimizer)
+    def go_on(self, path: Path) -> None:
+        saved.read(path, self.scorer.trained(), self._optimizer)
 
     def _share(self, rows: Sequence[Row]) -> list[Row]:
         # A learner without a row would leave the others waiting: it takes one that weighs nothing.

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from forge.policy import weights
 from forge.policy.weights import Published
@@ -33,6 +33,7 @@ DRIFT_LIMIT: Final = 0.1
 """Nats, mean. Above it on fresh samples, these weights did not sample them; a bf16 engine stays near 0.03."""
 
 Say = Callable[[str], None]
+Seen = Callable[[dict[str, Any]], None]
 Source = Callable[[int, int], Sequence[Sample] | None]
 """``source(batch, version)``: the samples of that batch, counted from 0, for weights of that version to learn from,
 each with its session's reward and group; None when there are no more. It may give anything recorded: the loop chooses,
@@ -64,21 +65,29 @@ class TrainReport:
     metrics: Path
 
 
-def train(config: TrainConfig, say: Say) -> TrainReport:
+def train(config: TrainConfig, say: Say, seen: Seen = lambda line: None) -> TrainReport:
     """Learns from recorded runs, as one batch. Raises ``Untrainable`` if no group has spread."""
     samples = read_samples(config)
-    return learn(config, lambda batch, version: samples if batch == 0 else None, say, first=samples)
+    return learn(config, lambda batch, version: samples if batch == 0 else None, say, first=samples, seen=seen)
 
 
-def learn(config: TrainConfig, source: Source, say: Say, *, first: Sequence[Sample] = ()) -> TrainReport:
+def learn(
+    config: TrainConfig,
+    source: Source,
+    say: Say,
+    *,
+    first: Sequence[Sample] = (),
+    seen: Seen = lambda line: None,
+) -> TrainReport:
     """Until the source has no more. ``first``: samples by which the base's version can be told, where the model is
-    named; what they would leave out entirely is refused before Ray starts or a model loads."""
+    named; what they would leave out entirely is refused before Ray starts or a model loads. ``seen`` hears every line
+    of the metrics."""
     token = control_token(config) if config.control is not None else None
     start = start_of(config, first, say)
     if first and not choose(config, first, start.base.version).rows:
         raise _nothing(choose(config, first, start.base.version))
     with (
-        Metrics(start.out, start.step) as metrics,
+        Metrics(start.out, start.step, seen) as metrics,
         cluster(config.ray),
         LearnerGroup(
             start.base.path, config.hyper, workers=config.workers, gpu=config.gpu, scratch=start.out / "ray"

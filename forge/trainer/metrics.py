@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import msgspec
 import numpy as np
@@ -19,24 +20,28 @@ from forge.trainer.advantage import Selection
 from forge.trainer.config import StepStats
 
 FILE: Final = "metrics.jsonl"
+SESSIONS: Final = "sessions.jsonl"
+"""Beside it: the sessions of every step, what each earned and what it weighed."""
 EVENTS: Final = "tensorboard"
 """Folder beside it: ``tensorboard --logdir OUT/tensorboard``."""
 
 
 class Metrics:
-    """``with Metrics(out, step) as metrics``: ``step`` steps of the run are made already."""
+    """``with Metrics(out, step) as metrics``: ``step`` steps of the run are made already. ``seen`` hears every line."""
 
-    def __init__(self, directory: Path, step: int = 0) -> None:
+    def __init__(
+        self, directory: Path, step: int = 0, seen: Callable[[dict[str, Any]], None] = lambda line: None
+    ) -> None:
         self.path = directory / FILE
+        self._seen = seen
         self._step = step
 
     def __enter__(self) -> Self:
         from tensorboardX import SummaryWriter
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [line for line in read(self.path) if line["step"] <= self._step]
-        self._file = self.path.open("wb")
-        self._file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+        self._file = self._reopened(self.path)
+        self._sessions = self._reopened(self.path.with_name(SESSIONS))
         purge = self._step + 1 if self._step else None
         self._events = SummaryWriter(str(self.path.parent / EVENTS), purge_step=purge)
         return self
@@ -45,16 +50,44 @@ class Metrics:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+        self._sessions.close()
         self._events.close()
 
     def write(self, step: int, batch: int, version: int, chosen: Selection, stats: StepStats) -> None:
         line = line_of(step, batch, version, chosen, stats)
-        self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()
+        for file, lines in ((self._sessions, sessions_of(step, chosen)), (self._file, [line])):
+            file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
+            file.flush()
         for name, value in line.items():
             if name not in ("step", "time") and isinstance(value, int | float):
                 self._events.add_scalar(name, value, step)
         self._events.flush()
+        self._seen(line)
+
+    def _reopened(self, path: Path) -> BinaryIO:
+        """With the lines of the steps that are made; written anew by rename, so that a run that dies now loses none."""
+        kept = [line for line in read(path) if line["step"] <= self._step]
+        building = path.with_name(f".{path.name}.tmp")
+        building.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+        building.replace(path)
+        return path.open("ab")
+
+
+def sessions_of(step: int, chosen: Selection) -> list[dict[str, Any]]:
+    first = {row.session_id: row for row in reversed(chosen.rows)}
+    return [
+        {
+            "step": step,
+            "run_id": first[session].run_id,
+            "session_id": session,
+            "task_id": first[session].task_id,
+            "group_id": first[session].group_id,
+            "reward": first[session].reward,
+            "advantage": advantage,
+            "tokens": chosen.tokens[session],
+        }
+        for session, advantage in chosen.advantages.items()
+    ]
 
 
 def line_of(step: int, batch: int, version: int, chosen: Selection, stats: StepStats) -> dict[str, Any]:

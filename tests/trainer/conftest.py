@@ -15,27 +15,28 @@ VOCAB = 64
 MakeSample = Callable[..., Sample]
 
 
+def sample(session: str = "s0", row: int = 0, *, mask: list[int] | None = None, **changes: Any) -> Sample:
+    """A row of four prompt and ``len(mask)`` response tokens, its ids told by its name."""
+    seed = np.random.default_rng([ord(c) for c in session] + [row])
+    response_mask = np.array([1, 1, 1] if mask is None else mask, np.int8)
+    size = len(response_mask)
+    log_probs = np.where(response_mask == 1, -np.log(VOCAB), np.nan).astype(np.float32)
+    fields: dict[str, Any] = {
+        "sample_id": f"{session}-{row}", "run_id": "r", "session_id": session, "task_id": "t", "group_id": "g",
+        "rollout_index": 0, "row_index": row, "row_count": row + 1,
+        "prompt_ids": seed.integers(0, VOCAB, 4).astype(np.int32),
+        "response_ids": seed.integers(0, VOCAB, size).astype(np.int32),
+        "response_mask": response_mask, "rollout_log_probs": log_probs, "turn_starts": [0], "turn_ends": [size],
+        "turn_call_ids": ["c"], "policy_version_min": 0, "policy_version_max": 0,
+        "token_versions": [0, int(response_mask.sum())], "temperature": 1.0, "logprobs_mode": "processed",
+        "session_trainable_tokens": int(response_mask.sum()), "reward": 1.0, "reward_status": "graded",
+    }  # fmt: skip
+    return Sample(**(fields | changes))
+
+
 @pytest.fixture
 def make_sample() -> MakeSample:
-    def make(session: str = "s0", row: int = 0, *, mask: list[int] | None = None, **changes: Any) -> Sample:
-        """A row of four prompt and ``len(mask)`` response tokens, its ids told by its name."""
-        seed = np.random.default_rng([ord(c) for c in session] + [row])
-        response_mask = np.array([1, 1, 1] if mask is None else mask, np.int8)
-        size = len(response_mask)
-        log_probs = np.where(response_mask == 1, -np.log(VOCAB), np.nan).astype(np.float32)
-        fields: dict[str, Any] = {
-            "sample_id": f"{session}-{row}", "run_id": "r", "session_id": session, "task_id": "t", "group_id": "g",
-            "rollout_index": 0, "row_index": row, "row_count": row + 1,
-            "prompt_ids": seed.integers(0, VOCAB, 4).astype(np.int32),
-            "response_ids": seed.integers(0, VOCAB, size).astype(np.int32),
-            "response_mask": response_mask, "rollout_log_probs": log_probs, "turn_starts": [0], "turn_ends": [size],
-            "turn_call_ids": ["c"], "policy_version_min": 0, "policy_version_max": 0,
-            "token_versions": [0, int(response_mask.sum())], "temperature": 1.0, "logprobs_mode": "processed",
-            "session_trainable_tokens": int(response_mask.sum()), "reward": 1.0, "reward_status": "graded",
-        }  # fmt: skip
-        return Sample(**(fields | changes))
-
-    return make
+    return sample
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ CLIP = {"clip_low": 0.2, "clip_high": 0.28, "correction": Correction.NONE}
 
 
 def loaded(model: Path, hyper: Hyper) -> Learner:
-    learner = Learner(str(model), hyper)
+    learner = Learner(model, hyper)
     learner.load()
     torch.set_num_threads(1)  # on a busy machine threads cost such small tensors a hundredfold
     return learner
@@ -159,7 +159,7 @@ def test_a_step_favours_what_was_rewarded(tiny_model: Path, rows: list[Row]) -> 
 def test_saved_weights_are_a_whole_model_directory(tiny_model: Path, rows: list[Row], tmp_path: Path) -> None:
     learner = loaded(tiny_model, Hyper(lr=1e-3))
     learner.step(rows)
-    learner.save(str(tmp_path / "new"))
+    learner.save(tmp_path / "new")
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
     assert weight_digest(tmp_path / "new") != weight_digest(tiny_model)

@@ -199,3 +199,23 @@ def test_what_goes_wrong_in_ray_is_named(tiny_model: Path, tmp_path: Path) -> No
     assert said[5].startswith("loaded on c")
     assert said[6].startswith("the learner's process ended: ")
     assert said[-1] == "left True"
+
+
+@pytest.mark.ray
+def test_two_learners_are_one(tmp_path: Path, tiny_model: Path, samples: list[Sample]) -> None:
+    """Under DDP the sum over two processes is the sum over one: losses, gradients, and every other number of a step;
+    and imitation goes the same way."""
+    write(tmp_path, samples)
+    lines = []
+    for workers in ("1", "2"):
+        done = forge_train(
+            tmp_path, "--model", str(tiny_model), "--steps", "2", "--lr", "1e-3", "--objective", "sft", "--kl", "0",
+            "--workers", workers, "--out", str(tmp_path / f"out{workers}"),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        lines.append([json.loads(line) for line in (tmp_path / f"out{workers}" / "metrics.jsonl").open()])
+    assert len(lines[0]) == len(lines[1]) == 2
+    for one, two in zip(*lines, strict=True):
+        for name in set(one) - {"time", "seconds", "tokens_per_second", "version"}:
+            assert two[name] == pytest.approx(one[name], rel=1e-5, abs=1e-7), name
+    assert lines[0][1]["loss"] < lines[0][0]["loss"]

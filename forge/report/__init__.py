@@ -1,0 +1,1 @@
+"""What a training run did, as one HTML file that needs nothing else: no script, no network, no folder beside it."""

@@ -1,0 +1,87 @@
+"""A line chart as SVG text. Pure: numbers in, text out; what is None is a gap in the line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Final
+
+WIDTH: Final = 460
+HEIGHT: Final = 200
+LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 24
+"""Room for the labels, in pixels."""
+TICKS: Final = 4
+COLOURS: Final = ("#2458a8", "#c0442c", "#2c8a4b", "#8a5a00", "#6a3fa0")
+
+Points = Sequence[tuple[float, float | None]]
+
+
+def chart(title: str, series: Mapping[str, Points]) -> str:
+    """One ``figure``; series without a number are left out, and a chart without any is the empty text."""
+    known = {name: points for name, points in series.items() if any(_finite(y) for _, y in points)}
+    if not known:
+        return ""
+    xs = [x for points in known.values() for x, _ in points]
+    ys = [y for points in known.values() for _, y in points if y is not None and math.isfinite(y)]
+    scale = _Scale(min(xs), max(xs), *_padded(min(ys), max(ys)))
+    lines = "".join(_line(points, scale, COLOURS[at % len(COLOURS)]) for at, points in enumerate(known.values()))
+    legend = "".join(
+        f'<span style="color:{COLOURS[at % len(COLOURS)]}">{escape(name)}</span>' for at, name in enumerate(known)
+    )
+    return (
+        f"<figure><figcaption>{escape(title)} <small>{legend}</small></figcaption>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f"{_axes(scale)}{lines}</svg></figure>"
+    )
+
+
+class _Scale:
+    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
+        self.x_low, self.x_high, self.y_low, self.y_high = x_low, x_high, y_low, y_high
+
+    def x(self, value: float) -> float:
+        span = self.x_high - self.x_low or 1.0
+        return LEFT + (value - self.x_low) / span * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - (value - self.y_low) / (self.y_high - self.y_low) * (HEIGHT - TOP - BOTTOM)
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    room = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
+    return low - room, high + room
+
+
+def _axes(scale: _Scale) -> str:
+    parts = []
+    for number in range(TICKS + 1):
+        value = scale.y_low + (scale.y_high - scale.y_low) * number / TICKS
+        at = scale.y(value)
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" class="grid"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{at + 3:.1f}" text-anchor="end">{value:.3g}</text>')
+    for value, anchor in ((scale.x_low, "start"), (scale.x_high, "end")):
+        parts.append(f'<text x="{scale.x(value):.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{value:g}</text>')
+    return "".join(parts)
+
+
+def _line(points: Points, scale: _Scale, colour: str) -> str:
+    """Its unbroken pieces; a piece of one point is a dot."""
+    pieces: list[list[str]] = [[]]
+    for x, y in points:
+        if y is None or not math.isfinite(y):
+            pieces.append([])
+        else:
+            pieces[-1].append(f"{scale.x(x):.1f},{scale.y(y):.1f}")
+    return "".join(_piece(piece, colour) for piece in pieces if piece)
+
+
+def _piece(piece: Sequence[str], colour: str) -> str:
+    if len(piece) == 1:
+        x, y = piece[0].split(",")
+        return f'<circle cx="{x}" cy="{y}" r="2" fill="{colour}"/>'
+    return f'<polyline points="{" ".join(piece)}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

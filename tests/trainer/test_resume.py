@@ -1,0 +1,114 @@
+"""A run that is killed goes on as if nothing had happened, and nobody ever sees half of anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from forge.storage.errors import BadInput  # noqa: E402
+from forge.trainer import checkpoint  # noqa: E402
+from forge.trainer.checkpoint import Manifest  # noqa: E402
+from forge.trainer.config import Hyper, TrainConfig  # noqa: E402
+from forge.trainer.learner import Learner  # noqa: E402
+from forge.trainer.start import start_of  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 280
+
+
+@pytest.mark.process
+@pytest.mark.model
+def test_killed_anywhere_it_ends_with_the_same_losses_and_weights(tiny_model: Path, tmp_path: Path) -> None:
+    """R18, R19: ten points from the first file to the last rename; losses and weights equal to the last bit."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.trainer.killed", str(tiny_model), str(tmp_path)],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plain, *killed = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    assert len(plain["losses"]) == 6
+    assert len(killed) == 10
+    for each in killed:
+        assert each["ended"] == -9, each
+        assert each["whole"] == each["went_on"] == 0, (each, done.stderr)
+        assert each["losses"] == plain["losses"], each
+        assert each["digest"] == plain["digest"], each
+    assert {each["resumed"] for each in killed} == {True, False}
+
+
+def manifest(**changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "step": 2, "batch": 0, "batch_step": 2, "version": 0, "lineage": "main", "base": "/base", "base_version": 0,
+        "base_digest": "aa", "told": {"lr": 1e-3, "kl": 0.0},
+    }  # fmt: skip
+    return Manifest(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_the_newest_whole_checkpoint_counts(tmp_path: Path) -> None:
+    anchors = {"a-0": np.array([-1.0, -2.0], np.float32)}
+    first = checkpoint.write(tmp_path, manifest(), lambda path: None, None)
+    second = checkpoint.write(tmp_path, manifest(step=4), lambda path: None, anchors)
+    (tmp_path / ".step-00000006.1.tmp").mkdir()  # of a run that was killed
+    folder, found = checkpoint.newest(tmp_path)
+    assert (folder, found) == (second, manifest(step=4))
+    assert not first.exists()
+    kept = checkpoint.anchors_of(folder)
+    assert kept is not None
+    assert np.array_equal(kept["a-0"], anchors["a-0"])
+
+
+@pytest.mark.parametrize(
+    ("digest", "told", "said"),
+    [
+        ("bb", {"lr": 1e-3, "kl": 0.0}, "another model"),
+        ("aa", {"lr": 2e-3, "kl": 0.0}, "lr was 0.001 and is 0.002"),
+    ],
+)
+def test_another_run_is_not_gone_on_with(digest: str, told: dict[str, float], said: str) -> None:
+    with pytest.raises(BadInput, match=said) as refused:
+        checkpoint.same(manifest(), base_digest=digest, told=told)
+    assert refused.value.hint
+
+
+def test_what_cannot_be_gone_on_with_is_named(tmp_path: Path, tiny_model: Path) -> None:
+    def begin(**changes: object) -> None:
+        start_of(TrainConfig(data=tmp_path, model=str(tiny_model), **changes), [], print)  # type: ignore[arg-type]
+
+    with pytest.raises(BadInput, match="must be named"):
+        begin(resume=True)
+    with pytest.raises(BadInput, match="holds no checkpoint"):
+        begin(resume=True, out=tmp_path / "none")
+    checkpoint.write(tmp_path / "out", manifest(base=str(tiny_model)), lambda path: None, None)
+    with pytest.raises(BadInput, match="holds the checkpoint of a run") as refused:
+        begin(out=tmp_path / "out")
+    assert "--resume" in refused.value.hint
+    with pytest.raises(BadInput, match="another model"):
+        begin(resume=True, out=tmp_path / "out")
+    (tmp_path / "out" / "step-00000002" / "manifest.json").write_text("{")
+    with pytest.raises(BadInput, match="no manifest"):
+        begin(resume=True, out=tmp_path / "out")
+
+
+@pytest.mark.model
+def test_tensors_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.from_pretrained(tiny_model)
+    config.hidden_size = 8
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "other")
+    one, other = Learner(tiny_model, Hyper()), Learner(tmp_path / "other", Hyper())
+    one.load()
+    other.load()
+    one.keep(tmp_path)
+    with pytest.raises(BadInput, match=r"checkpoint of another model: .* has shape") as refused:
+        other.go_on(tmp_path)
+    assert "--model" in refused.value.hint
+    (tmp_path / "weights.safetensors").write_bytes(b"half")
+    with pytest.raises(BadInput, match="cannot be read"):
+        one.go_on(tmp_path)
