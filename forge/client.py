@@ -165,6 +165,10 @@ class ControlClient:
     async def capacity(self) -> dict[str, int]:
         return await self._ask("GET", "/capacity")
 
+    async def status(self) -> dict[str, Any]:
+        """What ``forge top`` shows: sessions, speeds, lag, replicas."""
+        return await self._ask("GET", "/status")
+
     async def health(self) -> bool:
         """The proxy answers."""
         try:

@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from forge.proxy.config import TOKEN_FILE, ProxyConfig, check_public
+from forge.proxy.control.health import HealthRoutes
 from forge.proxy.control.pool import PoolRoutes
 from forge.proxy.control.server import ControlPlane
 from forge.proxy.deps import Deps
@@ -38,6 +39,7 @@ from forge.proxy.upkeep import drain, upkeep
 from forge.proxy.upstreams.client import EngineClient, read_key
 from forge.proxy.upstreams.pool import Pool
 from forge.proxy.upstreams.replicas import join, watch
+from forge.proxy.vitals import Vitals
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.files import write_whole
 from forge.storage.journal import JournalWriter
@@ -88,14 +90,16 @@ async def serve(config: ProxyConfig) -> AsyncIterator[Running]:
         deps.ports = (data_socket.getsockname()[1], control_socket.getsockname()[1])
         for url in config.upstreams:
             await join(deps, url, start_s=config.limits.start_s, remembered=memory.policies)
-        decoder = _decoder(config, deps)
+        decoder = deps.vitals.decoder = _decoder(config, deps)
         deps.base_url = check_public(config.public_url) if config.public_url else _url(config.host, data_socket)
         await _listen(stack, DataPlane(deps).runner(), data_socket)
-        await _listen(stack, ControlPlane(deps, token, tasks).runner(PoolRoutes(deps, tasks).routes()), control_socket)
+        routes = [*PoolRoutes(deps, tasks).routes(), *HealthRoutes(deps).routes()]
+        await _listen(stack, ControlPlane(deps, token, tasks).runner(routes), control_socket)
         control_url = _url(config.control_host, control_socket)
         running = Running(f"{deps.base_url}/v1", control_url, token, token_file, deps, tasks.failed)
         tasks.start(upkeep(deps), "upkeep")
         tasks.start(watch(deps), "watch")
+        tasks.start(deps.vitals.run(lambda: deps.metrics.ended), "vitals")
         if decoder is not None:
             tasks.start(decoder.run(), "decoder")
         if config.ready_file is not None:
@@ -140,6 +144,7 @@ async def _deps(config: ProxyConfig, stack: AsyncExitStack) -> tuple[Deps, Memor
         keys=keys,
         ids=ids,
         registry=registry,
+        vitals=Vitals(config, recorder, registry),
         shared=Shared(),
         pool=Pool(),
         client=client,

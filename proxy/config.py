@@ -83,6 +83,12 @@ class Limits:
     """For running calls at SIGTERM."""
     decoder_s: float = 60.0
     """For the decoder to catch up at SIGTERM."""
+    vitals_s: float = 2.0
+    """Between looks at the decoder's progress."""
+    disk_s: float = 10.0
+    """Between measurements of the data directory; a large one is measured less often."""
+    decoder_lag_s: float = 300.0
+    """A decoder that is further behind is warned of: the journal grows meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,8 @@ class ProxyConfig:
     """The run ends with this proxy: nobody comes back for its open sessions."""
     decoder: bool = True
     journal_keep: str | None = None
+    disk_budget: int | None = None
+    """Bytes of the data directory; reached, no new sessions are taken."""
     catalog: str | None = None
     """URL of the SQL index; None: a file beside the data."""
     log_format: LogFormat = LogFormat.TEXT

@@ -13,7 +13,8 @@ from forge.proxy.sessions.history import Shared
 from forge.proxy.sessions.registry import Registry
 from forge.proxy.sessions.spec import Policy
 from forge.proxy.upstreams.client import EngineClient
-from forge.proxy.upstreams.pool import Pool, State
+from forge.proxy.upstreams.pool import Pool
+from forge.proxy.vitals import Vitals
 from forge.storage.media import MediaStore
 
 
@@ -25,6 +26,7 @@ class Deps:
     keys: Keys
     ids: IdSource
     registry: Registry
+    vitals: Vitals
     shared: Shared
     pool: Pool
     client: EngineClient
@@ -41,16 +43,3 @@ class Deps:
         """The policy that a session opened now would meet."""
         replica = self.pool.first()
         return replica.policy if replica is not None else Policy()
-
-    def observe(self) -> None:
-        """Brings the gauges up to date."""
-        metrics = self.metrics
-        metrics.sessions.set(len(self.registry))
-        metrics.flush_lag.set(self.recorder.journal.flush_lag_s)
-        metrics.journal_failures.set(self.recorder.failures)
-        metrics.replica_up.clear()
-        metrics.policy_version.clear()
-        for replica in self.pool.all():
-            metrics.replica_up.labels(replica.url).set(replica.state == State.UP)
-            if replica.policy.version is not None:
-                metrics.policy_version.labels(replica.url).set(replica.policy.version)

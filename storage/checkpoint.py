@@ -7,6 +7,7 @@ the parts of a lost checkpoint are made again, under the same names.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ import msgspec
 from forge.storage.errors import BadInput
 from forge.storage.files import held, write_whole
 from forge.storage.journal_segment import Position
+from forge.storage.records import Call
 
 VERSION: Final = 1
 SESSION_PARTS_MAX: Final = 512
@@ -35,9 +37,39 @@ class Mark(msgspec.Struct, kw_only=True):
     """Replica to the version, lineage and digest it served at ``position``."""
 
 
+class Counts(msgspec.Struct, kw_only=True):
+    """Of all rows of ``calls`` since the data directory, or its rebuild, began. They move with the checkpoint: each row
+    is counted once."""
+
+    rows: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    untrainable: dict[str, int] = {}
+    """Rows that may not reach a gradient, by reason."""
+
+    def add(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            self.rows += 1
+            self.prompt_tokens += len(call.prompt_ids)
+            self.output_tokens += len(call.output_ids)
+            if call.untrainable_reason is not None:
+                self.untrainable[call.untrainable_reason] = self.untrainable.get(call.untrainable_reason, 0) + 1
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """The part of a checkpoint that tells how far the decoder is: small, whatever is live."""
+
+    writers: dict[str, Mark] = {}
+    counts: Counts = msgspec.field(default_factory=Counts)
+
+    def mark(self, writer: int) -> Mark:
+        return self.writers.get(f"{writer:02d}", Mark())
+
+
 class Checkpoint(msgspec.Struct, kw_only=True):
     version: int = VERSION
     writers: dict[str, Mark] = {}
+    counts: Counts = msgspec.field(default_factory=Counts)
     live: dict[str, list[str]] = {}
     """Session id to the parts of ``calls`` that hold it, as paths below the data directory; from the frame that
     opens a session to the one that finishes it."""
@@ -101,6 +133,14 @@ def load(data: Path) -> Checkpoint:
     if found.version > VERSION:
         raise BadInput(f"{path} has version {found.version}; this forge reads {VERSION}", "use a newer forge")
     return found
+
+
+def progress(data: Path) -> Progress:
+    """Nothing where there is no checkpoint, or none that can be read: the decoder says so itself."""
+    try:
+        return msgspec.json.decode(checkpoint_path(data).read_bytes(), type=Progress)
+    except (OSError, msgspec.DecodeError):
+        return Progress()
 
 
 def save(data: Path, checkpoint: Checkpoint) -> None:

@@ -74,6 +74,9 @@ Catalog = Annotated[
     typer.Option(help="SQL index: postgresql://HOST/NAME. [DATA/catalog.db]", envvar=CATALOG),
 ]
 Keep = Annotated[str | None, typer.Option(help="Decoded journal to keep, e.g. 4G.")]
+Budget = Annotated[
+    str | None, typer.Option(help="Size of DATA, e.g. 200G, at which new sessions are refused; open ones go on.")
+]
 LogForm = Annotated[logs.LogFormat, typer.Option(help="json: one object per line, with session_id and call_id.")]
 ReadyFile = Annotated[Path | None, typer.Option(help="Write URLs and pid here, as JSON, once it serves.")]
 
@@ -101,6 +104,7 @@ def register(app: typer.Typer) -> None:
         end_sessions: EndSessions = False,
         decoder: Decoding = True,
         journal_keep: Keep = None,
+        disk_budget: Budget = None,
         writer: Writer = 0,
         catalog: Catalog = None,
         log_format: LogForm = logs.LogFormat.TEXT,
@@ -137,6 +141,7 @@ def register(app: typer.Typer) -> None:
             end_sessions=end_sessions,
             decoder=decoder,
             journal_keep=journal_keep,
+            disk_budget=None if disk_budget is None else size_in_bytes("--disk-budget", disk_budget),
             writer=writer,
             catalog=catalog,
             log_format=log_format,

@@ -46,6 +46,7 @@ async def accept(
     dialect = DIALECTS[where.dialect]
     taken = await _take(deps, body)
     replica = await _choose(deps, live)
+    began_us = deps.recorder.now()
     if deps.draining:
         raise Refused(503, "draining", "this proxy is stopping")
     call_id = deps.ids.call_id()
@@ -66,7 +67,7 @@ async def accept(
     if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
         outgoing, place = keep(outgoing, live.reasoning, engine.name)
     arrival = Arrival(request, dialect, taken, call_id, live, rule, replica, outgoing, said, seen)
-    arrival = replace(arrival, agent_id=_agent(arrival, seen))
+    arrival = replace(arrival, agent_id=_agent(arrival, seen), began_us=began_us)
     return await _serve(deps, replace(arrival, retry_of=_retry(arrival)), place)
 
 
@@ -113,16 +114,21 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
         metrics=deps.metrics,
     )
     exchange = Exchange(
-        request=arrival.request, dialect=arrival.dialect, outgoing=outgoing, asking=asking, recording=recording
+        request=arrival.request,
+        dialect=arrival.dialect,
+        outgoing=outgoing,
+        asking=asking,
+        recording=recording,
+        began_us=arrival.began_us,
     )
     if place is not None:
         recording.at_end = lambda: _remember(live, asking.replica, place, bytes(answer))
     live.begin(recording.call_id, task)
-    deps.metrics.in_flight.inc()
+    deps.metrics.begin(stream=outgoing.stream)
     try:
         return await exchange.run()
     finally:
-        deps.metrics.in_flight.dec()
+        deps.metrics.end(stream=outgoing.stream)
         live.unfit_limit = exchange.unfit_limit or live.unfit_limit
         live.end(recording.call_id)
         if asking.replica is not None:

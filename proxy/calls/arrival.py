@@ -40,6 +40,8 @@ class Arrival:
     seen: Fingerprint | None = None
     retry_of: str | None = None
     agent_id: str | None = None
+    began_us: int = 0
+    """When it had a replica to be made ready for."""
 
     def open(self, deps: Deps) -> Recording:
         """Raises ``JournalFull``."""

@@ -51,6 +51,7 @@ class Exchange:
     outgoing: Outgoing
     asking: Asking
     recording: Recording
+    began_us: int
     limits: Limits = field(init=False)
     metrics: Metrics = field(init=False)
     delivery: Delivery = field(init=False)
@@ -310,12 +311,15 @@ class Exchange:
     def _measure(self, status: CallStatus) -> None:
         recording = self.recording
         self.metrics.calls.labels(self.dialect.name, status.value, recording.kind).inc()
+        self.metrics.ended += 1
         if status is not CallStatus.OK:
             names = "call ended: session_id=%s call_id=%s dialect=%s status=%s http_status=%s"
             log.info(names, recording.session_id, recording.call_id, self.dialect.name, status.value, self.http_status)
-        self.metrics.duration.observe((self.recording.recorder.now() - self.recording.opened_us) / 1e6)
-        if self.recording.first_byte_us is not None:
-            self.metrics.first_byte.observe(self.recording.first_byte_us / 1e6)
+        self.metrics.duration.observe((recording.recorder.now() - recording.opened_us) / 1e6)
+        if recording.first_byte_us is not None:
+            self.metrics.first_byte.observe(recording.first_byte_us / 1e6)
+            if (first_us := self.delivery.first_us) is not None:
+                self.metrics.added.observe((first_us - self.began_us - recording.first_byte_us) / 1e6)
 
     def _close_frame(self, status: CallStatus, error: str | None) -> Close:
         told = {"http_status": self.http_status, "engine_status": self.engine_status, "content_type": self.content_type}

@@ -30,8 +30,8 @@ class Delivery:
         self._response: web.StreamResponse | None = None
         self._held: list[bytes] = []
         self._sent = 0
-        self.begun = False
-        """A piece of the answer went out."""
+        self.first_us: int | None = None
+        """When the first piece had gone out, in the recorder's time."""
         self._wrote = time.monotonic()
         self._sha = hashlib.sha256()
 
@@ -50,6 +50,11 @@ class Delivery:
     @property
     def started(self) -> bool:
         return self._response is not None
+
+    @property
+    def begun(self) -> bool:
+        """A piece of the answer went out."""
+        return self.first_us is not None
 
     async def start(self, response: web.StreamResponse) -> None:
         """Sends the head."""
@@ -70,7 +75,8 @@ class Delivery:
             if durable_from is not None:
                 await self._recording.recorder.journal.durable(durable_from)
             await self.write(piece.data)
-            self.begun = True
+            if self.first_us is None:
+                self.first_us = self._recording.recorder.now()
 
     def hold(self, data: bytes) -> None:
         self._held.append(data)

@@ -1,6 +1,7 @@
 """The control plane: what a trainer or a runner that owns its loop asks of the proxy. Its own port, its own token.
 
-Sessions, rewards, what was recorded, and what is finished are here; the pool and publications in ``control_pool``.
+Sessions, rewards, what was recorded, and what is finished are here; the pool and publications in ``pool``, health in
+``health``.
 A session key opens nothing here, and nothing here can be reached through the data plane.
 """
 
@@ -67,9 +68,6 @@ class ControlPlane:
                 web.get("/sessions/{id}/calls", self._calls),
                 web.get("/finished", self._finished),
                 web.get("/capacity", self._capacity),
-                web.get("/metrics", self._metrics),
-                web.get("/healthz", self._health),
-                web.get("/readyz", self._ready),
                 *more,
             ]
         )
@@ -133,12 +131,8 @@ class ControlPlane:
             outcome = msgspec.structs.replace(outcome, error=clean)
         live = await self._live(request)
         # It runs to its end also when its client gives up waiting: a session half closed takes no calls, for ever.
-        first = live.is_open
         session = await self._tasks.finish(self._deps.registry.close(live, outcome))
         calls = await self._read_back(live)
-        for call in calls if first else ():
-            if call.untrainable_reason is not None:
-                self._deps.metrics.untrainable.labels(call.untrainable_reason).inc()
         samples = await asyncio.to_thread(samples_of, session, calls)
         if ARROW in request.headers.get("Accept", ""):
             headers = {"X-Forge-Session": encode(session).decode()}
@@ -185,20 +179,13 @@ class ControlPlane:
         running = sum(len(live.running) for live in registry.open_ones())
         open_now = len(registry)
         return reply(
-            {"sessions": registry.limit, "open": open_now, "free": registry.limit - open_now, "calls": running}
+            {
+                "sessions": registry.limit,
+                "open": open_now,
+                "free": 0 if registry.refuses else registry.limit - open_now,
+                "calls": running,
+            }
         )
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        self._deps.observe()
-        return web.Response(body=self._deps.metrics.text(), content_type="text/plain")
-
-    async def _health(self, request: web.Request) -> web.Response:
-        return reply({"status": "ok", "base_url": f"{self._deps.base_url}/v1"})
-
-    async def _ready(self, request: web.Request) -> web.Response:
-        up = any(replica.state == "up" for replica in self._deps.pool.all())
-        ready = up and self._deps.pool.is_open and not self._deps.draining
-        return reply({"ready": ready, "policy_servers_up": up, "open": self._deps.pool.is_open}, 200 if ready else 503)
 
     async def _live(self, request: web.Request) -> Live:
         live = await self._deps.registry.find(request.match_info["id"])

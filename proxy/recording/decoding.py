@@ -44,6 +44,10 @@ class DecoderProcess:
         finally:
             await self._stop()
 
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
     async def caught_up(self, wait_s: float) -> bool:
         """True once everything up to the last cut is in the dataset."""
         writer, last = self._recorder.journal.writer, self._recorder.last_cut

@@ -76,6 +76,7 @@ class Projector:
     def _write_calls(self, interval: Interval, name: str, written: Written) -> None:
         calls = [call for closed in interval.calls for call in decode_closed(closed, self._prompts)]
         calls.sort(key=lambda call: (call.seq, call.call_id, call.choice))
+        self._checkpoint.counts.add(calls)
         for run_id, mine in _by_run(calls).items():
             path = run_dir(table_dir(self._data, "calls"), run_id) / name
             rows = [self._chain(interval.writer, call, path).add(call) for call in mine]

@@ -46,6 +46,8 @@ class Recorder:
     positions: dict[str, list[Position]] = field(default_factory=dict)
     """Session id to the places of its calls' frames, for reading a session back before it is decoded."""
     failures: int = 0
+    failing: bool = False
+    """The last frame could not be written."""
     unsettled: dict[str, None] = field(default_factory=dict)
     """Calls whose reply waits to see their ``close`` on disk."""
     last_cut: Position | None = None
@@ -56,6 +58,13 @@ class Recorder:
     _changed: bool = False
     _retired: deque[str] = field(default_factory=deque)
     _pending: dict[str, Close] = field(default_factory=dict)
+    _left: int = 0
+    """To be closed at the next start."""
+
+    @property
+    def unrecorded(self) -> int:
+        """Calls that have ended and whose end is not in the journal: 0 unless the disk refuses."""
+        return len(self._pending) + self._left
 
     def now(self) -> int:
         """Microseconds since the start, strictly increasing."""
@@ -74,7 +83,9 @@ class Recorder:
             end = self.journal.append(frame, *blobs)
         except JournalFull:
             self.failures += 1
+            self.failing = self._changed = True  # so that the next cut tries
             raise
+        self.failing = False
         places = self.positions.get(session_id)
         if places is not None:
             # A frame that begins a segment stands after its head; the segment before may be gone sooner.
@@ -129,12 +140,14 @@ class Recorder:
             log.warning("cut not written: %s", error.message)
             return
         self._cuts += 1
+        self.failing = False
         self._changed = bool(self.unsettled)
 
     def pend(self, session_id: str, frame: Close) -> None:
         """A ``close`` that could not be written: the call's client never saw its end, so it is ``interrupted``."""
         if len(self._pending) >= PENDING_CLOSES:
             self.unsettled.pop(frame.call_id, None)
+            self._left += 1
             return
         self._pending[session_id + "/" + frame.call_id] = msgspec.structs.replace(
             frame, status=CallStatus.INTERRUPTED, error="recorder_unavailable: its end could not be written"

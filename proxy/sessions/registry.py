@@ -67,6 +67,8 @@ class Registry:
         self._read_back: OrderedDict[str, None] = OrderedDict()
         self._reading = asyncio.Lock()
         self._complete = True
+        self.refuses = ""
+        """Why no new sessions are taken, whatever their number."""
         self._news = asyncio.Condition()
 
     def __len__(self) -> int:
@@ -192,6 +194,8 @@ class Registry:
         return live
 
     def _state(self, session_id: str, spec: SessionSpec, policy: Policy) -> Session:
+        if self.refuses:
+            raise Full(self.refuses, "forge delete makes room; open sessions go on")
         if len(self) >= self._limit:
             raise Full(f"{self._limit} sessions are open", "close some, or start more proxies")
         return opened(session_id, spec, policy, spec.run_id or self._run_id)

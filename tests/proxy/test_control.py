@@ -40,6 +40,7 @@ CONTROL_ROUTES = [
     ("POST", "/resume"),
     ("GET", "/capacity"),
     ("GET", "/metrics"),
+    ("GET", "/status"),
 ]
 
 

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from forge.proxy.config import Record
+from forge.proxy.recording.decoder import Decoder
 from forge.proxy.upstreams.pool import State
 from forge.proxy.upstreams.probe import logprobs_mode
 from forge.storage.errors import BadInput, Unavailable, Untrainable
@@ -252,13 +253,17 @@ def test_a_mode_that_cannot_be_told_is_not_guessed() -> None:
 
 
 async def test_rows_that_cannot_train_are_counted_by_their_reason(tmp_path: Path) -> None:
-    """Field case 130: at its session's close, once, however often that is asked for."""
+    """Field case 130: each row once, by the decoder, also when it starts again."""
     async with serving(tmp_path) as s:
         ticket = await s.control.open_session(run_id="run")
         for members in ({}, {"temperature": 0}, {"top_k": 5}):
             async with s.chat(key=ticket.api_key, **members) as answer:
                 assert answer.status == 200
+        await s.control.close_session(ticket.session_id)
         for _ in range(2):
-            await s.control.close_session(ticket.session_id)
+            decoder = Decoder(s.data)
+            decoder.catch_up()
+            decoder.close()
+        await s.proxy.deps.vitals.look(3)
         metrics = s.proxy.deps.metrics.text().decode()
     assert 'forge_untrainable_total{reason="constrained"} 2.0' in metrics
