@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.files import lock_file
 from forge.storage.journal import journal_dir, writers
-from forge.storage.journal_void import RunFrames, frames_of, void
+from forge.storage.journal_void import RunFrames, frames_of, void, wipe_rest
 from forge.storage.media import MediaStore, references
 from forge.storage.names import check_name
 from forge.storage.parts import run_dir, table_dir
@@ -66,10 +66,11 @@ class Belongings:
 class Deletion:
     """Of runs of one data directory; nothing else changes it while this is open (``deleting``)."""
 
-    def __init__(self, data: Path, beside: Sequence[Path], writing: bool) -> None:
+    def __init__(self, data: Path, beside: Sequence[Path], live: Set[int]) -> None:
+        """``live``: the writers whose proxies are up."""
         self._data = data
         self._beside = beside
-        self._writing = writing
+        self._live_writers = live
 
     def belongings(self, run_ids: Sequence[str]) -> list[Belongings]:
         """Of each; the journal is read once for all of them."""
@@ -92,9 +93,9 @@ class Deletion:
         return mine
 
     def _live(self, mine: Belongings) -> str:
-        if not self._writing:
+        if not self._live_writers:
             return ""
-        if mine.frames.writers:
+        if mine.frames.writers & self._live_writers:
             return "it is the run of a proxy that is up"
         still = [s.session_id for s in mine.sessions.values() if s.status == SessionStatus.OPEN]
         return f"{len(still)} of its sessions are open, and a proxy is up" if still else ""
@@ -118,6 +119,8 @@ class Deletion:
             _remove(path)
         crash.point("run-forgotten")
         void(mine.frames)
+        for writer in writers(self._data):
+            wipe_rest(journal_dir(self._data, writer), live=writer in self._live_writers)
         crash.point("run-voided")
         for path in trash:
             _remove(path)
@@ -155,15 +158,15 @@ def deleting(data: Path, *beside: Path) -> Iterator[Deletion]:
     """``beside``: folders below ``data`` that have a folder per run too. Waits for the decoder's step to end."""
     with ExitStack() as stack:
         stack.enter_context(checkpoints.turn(data))
-        writing = False
+        live: set[int] = set()
         for writer in writers(data):
             try:
                 lock = lock_file(journal_dir(data, writer) / "lock", f"data directory {data} is in use")
             except Unavailable:
-                writing = True
+                live.add(writer)
                 continue
             stack.callback(os.close, lock)  # nobody starts meanwhile
-        deletion = Deletion(data, beside, writing)
+        deletion = Deletion(data, beside, live)
         deletion.sweep()
         yield deletion
 

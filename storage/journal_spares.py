@@ -22,7 +22,7 @@ _PREFIX: Final = "spare-"
 def give_back(directory: Path, segment: int) -> None:
     """A segment is needed no more: to be written over, or deleted where enough are."""
     path = segment_path(directory, segment)
-    if len(_spares(directory)) < SPARES_MAX:
+    if len(spares(directory)) < SPARES_MAX:
         path.rename(directory / f"{_PREFIX}{path.stem}")
     else:
         path.unlink()
@@ -35,19 +35,20 @@ def take(directory: Path, segment: int, begin: Callable[[int], object]) -> int:
     left behind then.
     """
     path = segment_path(directory, segment)
-    spares = _spares(directory)
-    made = spares[0] if spares else directory / f"{_PREFIX}new"
+    there = spares(directory)
+    made = there[0] if there else directory / f"{_PREFIX}new"
     fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         begin(fd)
         os.rename(made, path)
     except OSError:
         os.close(fd)
-        if not spares:
+        if not there:
             made.unlink(missing_ok=True)
         raise
     return fd
 
 
-def _spares(directory: Path) -> list[Path]:
+def spares(directory: Path) -> list[Path]:
+    """Those that are there, the oldest first."""
     return sorted(directory.glob(f"{_PREFIX}{'[0-9]' * 8}"))

@@ -8,13 +8,15 @@ Whoever calls holds the dataset's lock, and knows that nobody writes frames of t
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from forge.storage.frames import Boot, Close, Data, Open, SessionFrame, Void, encode
 from forge.storage.journal import Entry, JournalReader, Position, journal_dir, segment_path, segments, writers
-from forge.storage.journal_segment import HEADER_BYTES, frame_header, read_head
+from forge.storage.journal_segment import HEADER_BYTES, frame_header, payloads, read_head
+from forge.storage.journal_spares import spares
 
 
 @dataclass(slots=True)
@@ -92,3 +94,22 @@ def void(frames: RunFrames) -> None:
             os.fdatasync(fd)
         finally:
             os.close(fd)
+
+
+def wipe_rest(directory: Path, *, live: bool) -> None:
+    """What files of a journal still hold of their earlier lives, and torn tails: any of it may be a deleted run's.
+    A ``live`` writer's newest segment is left as it is; it is written over soon."""
+    for spare in spares(directory):
+        spare.unlink(missing_ok=True)
+    for segment in segments(directory)[: -1 if live else None]:
+        path = segment_path(directory, segment)
+        end = _end(path, segment)
+        if end < path.stat().st_size:
+            os.truncate(path, end)
+
+
+def _end(path: Path, segment: int) -> int:
+    """Where a segment's last whole frame ends."""
+    data = path.read_bytes()
+    offset, last = next(iter(deque(payloads(data, segment), maxlen=1)), (0, b""))
+    return offset if last is None else len(data)

@@ -196,6 +196,24 @@ async def test_old_runs_go_by_age_and_others_stay(tmp_path: Path, capsys: pytest
             seconds("--older-than", wrong)
 
 
+async def test_what_files_hold_of_earlier_lives_goes_too(tmp_path: Path) -> None:
+    """A spare, the rest of a segment that was written over, and a torn tail."""
+    data = await recorded(tmp_path)
+    folder = data / "journal" / "w00"
+    newest = max(folder.glob("*.seg"))
+    (folder / "spare-00000007").write_bytes(OWN["one"].encode())
+    before = newest.read_bytes()
+    newest.write_bytes(before + b"torn" + OWN["one"].encode())
+    delete(data, "one", None, catalog_url=None, really=True)
+    assert holders(data, OWN["one"]) == []
+    assert newest.stat().st_size == len(before)
+    assert {c.run_id for c in all_calls(data)} == {"two"}
+    async with serving(tmp_path, run_id="proxy") as s:
+        await talk(s, "two")
+    decode(data)
+    assert len(all_calls(data)) == 4
+
+
 async def test_media_that_were_used_a_moment_ago_stay(tmp_path: Path) -> None:
     """A call that is being accepted may be about to name them."""
     data = await recorded(tmp_path)
