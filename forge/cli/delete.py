@@ -39,7 +39,8 @@ def delete(
     age = None if older_than is None else seconds("--older-than", older_than)
     gone, table = delete_runs(data, run, age, catalog_url=catalog, really=yes)
     console().print(table)
+    runs = "1 run" if len(gone) == 1 else f"{len(gone)} runs"
     if not yes:
-        print(f"{len(gone)} runs would be deleted; nothing is yet: add --yes")
+        print(f"{runs} would be deleted; nothing is yet: add --yes")
     else:
-        print(f"{len(gone)} runs deleted; readers that were at it find files gone, others find nothing of them")
+        print(f"{runs} deleted; a reader that was at it finds files gone, others find nothing of it")
