@@ -1,8 +1,7 @@
-"""A line chart as SVG text. Pure: numbers in, text out; what is None is a gap in the line."""
+"""A line chart as SVG text. Pure: numbers in, text out; what is None or no number to draw is a gap in the line."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
@@ -12,6 +11,8 @@ HEIGHT: Final = 200
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 24
 """Room for the labels, in pixels."""
 TICKS: Final = 4
+GREATEST: Final = 1e30
+"""Of a value; also what infinity and NaN fail at."""
 COLOURS: Final = ("#2458a8", "#c0442c", "#2c8a4b", "#8a5a00", "#6a3fa0")
 
 Points = Sequence[tuple[float, float | None]]
@@ -19,11 +20,12 @@ Points = Sequence[tuple[float, float | None]]
 
 def chart(title: str, series: Mapping[str, Points]) -> str:
     """One ``figure``; series without a number are left out, and a chart without any is the empty text."""
-    known = {name: points for name, points in series.items() if any(_finite(y) for _, y in points)}
+    told = {name: [(x, y if _drawable(y) else None) for x, y in points] for name, points in series.items()}
+    known = {name: points for name, points in told.items() if any(y is not None for _, y in points)}
     if not known:
         return ""
     xs = [x for points in known.values() for x, _ in points]
-    ys = [y for points in known.values() for _, y in points if y is not None and math.isfinite(y)]
+    ys = [y for points in known.values() for _, y in points if y is not None]
     scale = _Scale(min(xs), max(xs), *_padded(min(ys), max(ys)))
     lines = "".join(_line(points, scale, COLOURS[at % len(COLOURS)]) for at, points in enumerate(known.values()))
     legend = "".join(
@@ -69,7 +71,7 @@ def _line(points: Points, scale: _Scale, colour: str) -> str:
     """Its unbroken pieces; a piece of one point is a dot."""
     pieces: list[list[str]] = [[]]
     for x, y in points:
-        if y is None or not math.isfinite(y):
+        if y is None:
             pieces.append([])
         else:
             pieces[-1].append(f"{scale.x(x):.1f},{scale.y(y):.1f}")
@@ -83,5 +85,5 @@ def _piece(piece: Sequence[str], colour: str) -> str:
     return f'<polyline points="{" ".join(piece)}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
 
 
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+def _drawable(value: float | None) -> bool:
+    return value is not None and abs(value) < GREATEST

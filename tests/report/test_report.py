@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge.report.chart import HEIGHT, WIDTH, chart
+from forge.report.chart import GREATEST, HEIGHT, WIDTH, chart
 from forge.report.page import CURVES, write
 from forge.storage.errors import BadInput
 from forge.trainer.advantage import select
@@ -83,16 +83,20 @@ def test_a_folder_without_a_step_is_named(tmp_path: Path) -> None:
         write(tmp_path, tmp_path, tmp_path / "page.html")
 
 
+def drawable(value: float | None) -> bool:
+    return value is not None and abs(value) < GREATEST
+
+
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.one_of(st.none(), st.floats())), min_size=1, max_size=30))
 def test_any_numbers_make_a_chart_within_its_frame(points: list[tuple[float, float | None]]) -> None:
     figure = chart("a < b", {"one": points})
     if not figure:
-        assert not any(y is not None and abs(y) != float("inf") and y == y for _, y in points)
+        assert not any(drawable(y) for _, y in points)
         return
     svg = ElementTree.fromstring(figure[figure.index("<svg") : figure.index("</svg>") + 6])
     drawn = [pair for line in svg.iter("polyline") for pair in line.attrib["points"].split()]
     drawn += [f"{dot.attrib['cx']},{dot.attrib['cy']}" for dot in svg.iter("circle")]
-    assert len(drawn) == sum(y is not None and abs(y) != float("inf") and y == y for _, y in points)
+    assert len(drawn) == sum(drawable(y) for _, y in points)
     for pair in drawn:
         x, y = map(float, pair.split(","))
         assert 0 <= x <= WIDTH
