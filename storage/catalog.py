@@ -255,8 +255,10 @@ def engine_of(url: str) -> Engine:
     try:
         if url.startswith(("postgres://", "postgresql://")):
             url = "postgresql+psycopg://" + url.split("://", 1)[1]
-        timeout = {"timeout": CONNECT_SECONDS} if url.startswith("sqlite") else {"connect_timeout": CONNECT_SECONDS}
-        return create_engine(url, connect_args=timeout, pool_pre_ping=True)
+        options: dict[str, Any] = {"timeout": CONNECT_SECONDS}
+        if not url.startswith("sqlite"):  # of a database without an encoding, psycopg would give bytes for texts
+            options = {"connect_timeout": CONNECT_SECONDS, "client_encoding": "utf8"}
+        return create_engine(url, connect_args=options, pool_pre_ping=True)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         raise BadInput(f"catalog URL {shown} is not usable", "use sqlite:///FILE or postgresql://HOST/NAME") from error
     except ModuleNotFoundError as error:

@@ -37,14 +37,16 @@ class Postgres:
     def stop(self) -> None:
         self._tool("pg_ctl", "-D", str(self.folder / "pg"), "-w", "-m", "fast", "stop")
 
-    def database(self) -> str:
+    def database(self, encoding: str = "UTF8") -> str:
         """The URL of a fresh one."""
         name = f"t{secrets.token_hex(6)}"
         admin = create_engine(
             f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres", isolation_level="AUTOCOMMIT"
         )
         with admin.connect() as db:
-            db.execute(text(f"CREATE DATABASE {name}"))
+            db.execute(
+                text(f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+            )
         admin.dispose()
         return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
 

@@ -231,8 +231,14 @@ class Decoder:
         except SQLAlchemyError as error:
             if not behind:
                 log.error("catalog not updated, decoding goes on: %s", str(error).splitlines()[0])
-            self._checkpoint.catalog_behind = True
-            self._catalog_retry = time.monotonic() + CATALOG_RETRY_SECONDS
+            self._fell_behind()
+        except Exception:  # a driver has errors of its own, and none of them ends decoding
+            log.exception("catalog not updated, decoding goes on")
+            self._fell_behind()
+
+    def _fell_behind(self) -> None:
+        self._checkpoint.catalog_behind = True
+        self._catalog_retry = time.monotonic() + CATALOG_RETRY_SECONDS
 
     def mend_catalog(self) -> None:
         """Between intervals too: a database that comes back is not left behind until the next call."""

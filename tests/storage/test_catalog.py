@@ -100,6 +100,15 @@ def test_an_older_catalog_is_made_anew_by_the_decoder(tmp_path: Path, url: str |
     catalog.close()
 
 
+def test_a_database_without_an_encoding_is_as_good(tmp_path: Path, server: Postgres) -> None:
+    """What ``initdb`` makes where no locale is set, as in a container; its driver gives bytes for texts there."""
+    url = server.database("SQL_ASCII")
+    decoded(tmp_path, url)
+    catalog = Catalog(tmp_path, url)
+    says_what_the_parts_say(tmp_path, catalog)
+    catalog.close()
+
+
 def test_a_deleted_catalog_is_made_anew_by_the_decoder(tmp_path: Path) -> None:
     decoded(tmp_path)
     (tmp_path / "catalog.db").unlink()
