@@ -9,10 +9,11 @@ TORCH  ?= torch==2.13.0
 READY  := $(VENV)/.ready
 
 # The fast tests share nothing: one process per core. The others start programs and models, one after another.
-FAST   := not (model or ray or harness or process or vllm or trainers or readers)
-SLOW   := (model or ray or harness or process) and not (vllm or trainers or readers)
+APART  := vllm or trainers or readers or stack
+FAST   := not (model or ray or harness or process or $(APART))
+SLOW   := (model or ray or harness or process) and not ($(APART))
 
-.PHONY: help setup demo test unit lint test-vllm test-readers test-trainers test-harnesses proof lock docs clean
+.PHONY: help setup demo test unit lint test-vllm test-stack test-readers test-trainers test-harnesses proof lock docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +46,9 @@ lint: setup  ## ruff and mypy
 test-vllm: setup  ## The end-to-end suite against vLLM on CPU, in an environment of its own
 	$(BIN)/python tests/vllm_server.py -- $(BIN)/pytest -m vllm tests/e2e
 
+test-stack: setup  ## docker-compose.yml built and run end to end; as root on Debian it sees to a Docker engine itself
+	$(BIN)/python tests/stack_env.py -- $(BIN)/pytest -m stack tests/stack
+
 test-trainers:  ## Exports and plug-ins against verl, TRL and Tinker, in an environment of their own
 	TORCH='$(TORCH)' $(PYTHON) tests/trainers_env.py
 
@@ -68,6 +72,8 @@ HARNESS := cd adapters/harnesses/locks && $(abspath $(BIN))/$(COMPILE)
 lock: setup  ## Pin again, Forge's own and what runs beside it: names, versions and hashes, no address
 	$(BIN)/$(COMPILE) --no-header --all-extras --override requirements/overrides.txt \
 	  pyproject.toml requirements/lock.in -o requirements.lock
+	$(BIN)/$(COMPILE) --no-header --extra postgres --override requirements/overrides.txt -c requirements.lock \
+	  pyproject.toml -o requirements/proxy.lock
 	$(BIN)/$(COMPILE) --no-header --override proxy/intercept/overrides.txt \
 	  proxy/intercept/requirements.in -o proxy/intercept/requirements.txt
 	$(HARNESS) hermes.in -o hermes.txt
