@@ -1,6 +1,7 @@
 """Named points at which a test may kill the process, to prove that nothing is lost or doubled there.
 
-``FORGE_CRASH_AT=<name>`` or ``<name>:<n>`` (the n-th time) in the environment; without it every point is nothing.
+``FORGE_CRASH_AT=<name>`` or ``<name>:<n>`` (the n-th time) in the environment of a process that
+starts; without it every point is nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,23 @@ from typing import Final
 VARIABLE: Final = "FORGE_CRASH_AT"
 
 _passed: Counter[str] = Counter()
+_at: str | None = None
+_time = 1
+
+
+def arm(wanted: str | None) -> None:
+    """The point to die at, as the variable would name it."""
+    global _at, _time
+    _at, _, count = (wanted or "").partition(":")
+    _at, _time = _at or None, int(count or 1)
 
 
 def point(name: str) -> None:
-    wanted = os.environ.get(VARIABLE)
-    if wanted is None:
+    if _at is None:
         return
-    at, _, count = wanted.partition(":")
     _passed[name] += 1
-    if name == at and _passed[name] == int(count or 1):
+    if name == _at and _passed[name] == _time:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get(VARIABLE))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
 from forge import __version__
+from forge.storage import crash
 from forge.storage.errors import Unavailable
 from forge.storage.files import fsync_dir, lock_file
 from forge.storage.frames import AnyFrame, Boot, Close, Cut, Open, encode
@@ -185,7 +186,9 @@ class JournalWriter:
             buffers += [frame_header(pieces, length, self._segment), *pieces]
             size += HEADER_BYTES + length
             ends.append(size)
+        crash.point("append")
         whole = self._write(buffers, ends)
+        crash.point("appended")
         for frame, _ in items[:whole]:
             self._note(frame)
         if whole < len(items):
@@ -270,6 +273,7 @@ class JournalWriter:
             self._trim()
             self._flusher.retire(self._fd)
         self._fd, self._segment, self._size = fd, segment, len(record)
+        crash.point("segment-begun")
 
     def _trim(self) -> None:
         """A finished segment ends with its last frame, whatever its file held before."""

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Final
 
+from forge.storage import crash
 from forge.storage.errors import Unavailable
 from forge.storage.journal_segment import START, Position
 
@@ -98,6 +99,7 @@ class Flusher:
                 end = self._end
                 self._flushing_since, self._dirty_since, self._urgent = self._dirty_since, None, False
             error: OSError | None = None
+            crash.point("flush")
             for fd in fds:
                 try:
                     os.fdatasync(fd)
@@ -106,6 +108,7 @@ class Flusher:
                     log.error("journal flush failed: %s", raised)
             for fd in retired:
                 os.close(fd)
+            crash.point("flushed")
             self._settle(end, error)
 
     def _await_work(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from forge.storage import crash
 from forge.storage.journal_segment import segment_path
 
 SPARES_MAX: Final = 2
@@ -40,6 +41,7 @@ def take(directory: Path, segment: int, begin: Callable[[int], object]) -> int:
     fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         begin(fd)
+        crash.point("segment-head")
         os.rename(made, path)
     except OSError:
         os.close(fd)

@@ -51,10 +51,16 @@ def argv(data: Path, upstream: str | None, ready: Path, *more: str) -> list[str]
 
 @asynccontextmanager
 async def proxy_process(
-    data: Path, upstream: str | None, *more: str, preexec: Callable[[], None] | None = None
+    data: Path,
+    upstream: str | None,
+    *more: str,
+    preexec: Callable[[], None] | None = None,
+    beside: Path | None = None,
 ) -> AsyncIterator[ProxyProcess]:
-    """Serving when this returns; killed at the end if the test did not stop it."""
-    ready, log = data.parent / "ready.json", data.parent / "proxy.log"
+    """Serving when this returns; killed at the end if the test did not stop it. ``beside``: where it says that it is
+    ready and logs, if not beside its data."""
+    folder = beside or data.parent
+    ready, log = folder / "ready.json", folder / "proxy.log"
     ready.unlink(missing_ok=True)
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(

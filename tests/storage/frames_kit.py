@@ -121,6 +121,8 @@ class Kit:
     seed: int = 0
     writer: int = 0
     segment_bytes: int = SEGMENT_BYTES
+    wall_us: int = WALL_US
+    """What the wall clock says."""
     sessions: dict[str, Session] = field(default_factory=dict)
     turns: dict[str, list[Turn]] = field(default_factory=dict)
     """Every call begun, by session."""
@@ -209,7 +211,7 @@ class Kit:
             boot=self.journal.boot,
             mono_us=self._mono,
             writer=self.writer,
-            wall_us=WALL_US + self._mono,
+            wall_us=self.wall_us + self._mono,
             dialect="chat",
             path="/v1/chat/completions",
             stream=stream,

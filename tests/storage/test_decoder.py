@@ -124,11 +124,11 @@ _DIE_AT_EACH = """
 import os, sys
 from pathlib import Path
 from forge.proxy.recording.decoder import Decoder
-from forge.storage.crash import VARIABLE
+from forge.storage import crash
 for point in sys.argv[2:]:
     child = os.fork()
     if child == 0:
-        os.environ[VARIABLE] = point
+        crash.arm(point)
         Decoder(Path(sys.argv[1]), keep_bytes=0).catch_up()
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

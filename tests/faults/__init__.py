@@ -1,0 +1,33 @@
+"""Nothing is lost, nothing doubled: the plan of faults, and where each test of it stands.
+
+``FORGE_SOAK=1`` makes the rounds those of a long run (under an hour in all), ``FORGE_SEED=N`` repeats one. Every test
+that records through a proxy process ends with the same comparison of four ledgers (``ledger.py``).
+
+| id | test, below ``tests/`` |
+| --- | --- |
+| R1 | faults/test_kill.py::test_no_answer_is_lost_or_doubled |
+| R1 | faults/test_kill.py::test_a_session_goes_on_after_a_kill_and_gives_all_its_samples |
+| R2 | faults/test_points.py::test_killed_at_every_point_the_writer_keeps_what_it_said |
+| R2 | storage/test_decoder.py::test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows |
+| R3 | faults/test_syscalls.py::test_every_system_call_fails_once |
+| R4 | faults/test_disk.py::test_a_full_disk_is_said_and_everything_goes_on_when_there_is_room |
+| R4 | storage/test_readers.py::test_a_full_disk_stops_the_decoder_only_until_there_is_room |
+| R5 | faults/test_damage.py::test_no_damage_makes_a_wrong_row |
+| R5 | storage/test_journal_damage.py::test_flipped_bits_lose_only_what_they_touch |
+| R7 | faults/test_kill.py::test_mixed_load_leaves_nothing_behind |
+| R8 | proxy/test_disconnect.py::test_the_engine_side_closes_and_the_row_is_aborted |
+| R9 | faults/test_engine.py::test_an_answer_cut_at_any_byte_is_one_row_and_a_right_end |
+| R9 | proxy/test_faults.py::test_an_answer_that_breaks_off_ends_as_an_error_and_a_truncated_row |
+| R10 | proxy/test_stream_bytes.py::test_every_split_point |
+| R11 | proxy/test_bodies.py::test_slow_readers_and_half_open_clients_do_not_hold_up_others |
+| R12 | faults/test_black_hole.py::test_an_engine_that_vanishes_is_given_up_in_time |
+| R13 | proxy/test_process.py::test_a_data_directory_in_use_and_a_wrong_token_are_named |
+| R13 | storage/test_lease.py::test_a_stopped_decoder_writes_nothing_after_the_takeover |
+| R14 | faults/test_clock.py::test_order_and_durations_do_not_follow_the_wall_clock |
+| R15 | storage/test_readers.py::test_readers_see_whole_files_while_the_decoder_writes |
+| R17 | faults/test_stop.py::test_fifty_streams_end_or_are_marked |
+| R20 | faults/test_upgrade.py::test_a_journal_of_an_earlier_release_is_decoded_alike |
+| R20 | storage/test_migrations.py::test_the_files_of_every_version_are_read_back |
+| F2 | storage/test_journal_damage.py::test_any_file_is_read_without_a_crash |
+| F2 | proxy/test_sse.py::test_any_cut_gives_the_same_events_and_keeps_every_byte |
+"""
