@@ -79,7 +79,7 @@ async def policy(url: str | None, key_file: Path | None, say: Callable[[str], No
         scratch = stack.enter_context(temporary("doctor"))
         if url is None:
             say("starting the embedded policy server")
-            url, key_file = await embedded_policy(scratch, scratch / "policy.log", scratch, stack)
+            url, key_file = await embedded_policy(None, scratch / "policy.log", scratch, stack)
         await reached(url)
         config = ProxyConfig(
             data=scratch / "data",

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from forge.children import Child
+from forge.policy.weights import current
 from forge.proxy.config import Record, check_upstream
 from forge.storage.errors import BadInput, Unavailable
 
@@ -34,6 +35,19 @@ class Control:
 
     url: str
     token: str
+
+
+class Weights(Protocol):
+    """What a policy server starts with: a model directory, as a version of a lineage."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def lineage(self) -> str: ...
 
 
 class Wanted(Protocol):
@@ -80,7 +94,9 @@ async def serving(config: Wanted, scratch: Path, say: Callable[[str], None]) -> 
             await reached(upstream)
         else:
             say("starting the embedded policy server")
-            upstream, key_file = await embedded_policy(config.data, config.kept / "policy.log", scratch, started)
+            upstream, key_file = await embedded_policy(
+                current(config.data), config.kept / "policy.log", scratch, started
+            )
         say(f"starting the proxy for {upstream}")
         yield await _proxy(config, scratch, upstream, key_file, started)
         say("stopping: the decoder finishes the dataset")
@@ -101,16 +117,16 @@ async def reached(policy: str) -> None:
     writer.close()
 
 
-async def embedded_policy(data: Path, log: Path, scratch: Path, started: AsyncExitStack) -> tuple[str, Path]:
-    """Starts it on the newest weights of ``data``; gives its URL and its key's file. ``started`` stops it."""
-    from forge.policy.weights import current
-
+async def embedded_policy(
+    weights: Weights | None, log: Path, scratch: Path, started: AsyncExitStack, *, host: str = "127.0.0.1"
+) -> tuple[str, Path]:
+    """Starts it on ``weights``, or the default model; gives its URL and its key's file. ``started`` stops it."""
     key_file, ready = scratch / "policy.key", scratch / "policy.json"
     key_file.touch(mode=0o600)
     key_file.write_text(secrets.token_urlsafe(24))
-    args = ["policy", "serve", "--port", "0", "--key-file", str(key_file), "--ready-file", str(ready)]
-    if (published := current(data)) is not None:
-        args += ["--model", str(published.path), "--version", str(published.version), "--lineage", published.lineage]
+    args = ["policy", "serve", "--host", host, "--port", "0", "--key-file", str(key_file), "--ready-file", str(ready)]
+    if weights is not None:
+        args += ["--model", str(weights.path), "--version", str(weights.version), "--lineage", weights.lineage]
     child = Child("policy server", args, log)
     started.push_async_callback(child.stop, POLICY_STOP_S)
     said = await child.ready(ready, POLICY_START_S)

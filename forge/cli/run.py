@@ -95,7 +95,7 @@ def register(app: typer.Typer) -> None:
         from forge.runners import find as find_runner
 
         config = RunConfig(
-            adapters=_adapters(harness, command),
+            adapters=adapters_named(harness, command),
             tasks=_tasks(task, tasks),
             runner=find_runner(runner.value),
             data=data.absolute(),
@@ -117,7 +117,7 @@ def register(app: typer.Typer) -> None:
         raise typer.Exit(_carry_out(config))
 
 
-def _adapters(names: str, command: str | None) -> tuple[HarnessAdapter, ...]:
+def adapters_named(names: str, command: str | None) -> tuple[HarnessAdapter, ...]:
     from forge.adapters.harnesses import find
     from forge.adapters.harnesses.command import Command
 

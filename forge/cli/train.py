@@ -1,16 +1,52 @@
-"""``forge train``: options to a ``TrainConfig``, lines to the terminal. Torch and Ray load when it runs."""
+"""``forge train``: options to a ``TrainConfig``, lines to the terminal. Torch and Ray load when it runs.
+
+With ``--tasks`` it makes its own sessions (``forge.rollouts``); without, it learns from recorded ones.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
+from forge.cli.run import RunnerName, adapters_named
+from forge.option_values import json_object
+from forge.storage.errors import BadInput
 from forge.trainer.config import Baseline, Correction, Hyper, Mean, Objective, Overlong, TrainConfig
 
-EXAMPLE = "Example: forge train --data DATA --lr 2e-6 --control http://127.0.0.1:8101"
+if TYPE_CHECKING:
+    from forge.rollouts.settings import RolloutConfig
+    from forge.run_config import RunConfig
+    from forge.trainer.loop import TrainReport
+    from forge.trainer.table import LiveTable
+
+EXAMPLE = "Example: forge train --harness pi --tasks tasks.jsonl --model DIR --batches 20 --data DATA"
+
+Harness = Annotated[
+    str | None, Option(help="With --tasks: the agent program that the policy learns in, or several: A,B.")
+]
+Command = Annotated[str | None, Option(help="For --harness command: any program, as with forge run.")]
+Tasks = Annotated[
+    Path | None, Option(help="Learn from new sessions of these tasks, a JSON object a line: id, prompt, files, grader.")
+]
+Batches = Annotated[int, Option(min=1, help="With --tasks: how often sessions are drawn and learned from.")]
+Groups = Annotated[int, Option(min=1, help="Groups of a batch; each is one task in one harness.")]
+GroupSize = Annotated[int, Option(min=2, help="Sessions of a group.")]
+Draw = Annotated[int, Option(min=1, help="Sessions of a task drawn at a time, until a balanced group can be chosen.")]
+DrawMax = Annotated[int, Option(min=2, help="Sessions drawn for one group at most.")]
+DropOnAbort = Annotated[
+    bool, Option("--drop-group-on-abort", help="Drop a group that broken off sessions leave short; else it is smaller.")
+]
+Concurrency = Annotated[int, Option(min=1, help="Sessions at the same time, on all nodes together.")]
+Timeout = Annotated[float, Option(help="Seconds after which a harness and all it started is ended.")]
+Policy = Annotated[
+    str | None, Option(help="URL of a policy server that every node reaches. [the embedded one, started and stopped]")
+]
+Sampling = Annotated[str, Option(help='JSON laid over the training sampling: {"max_tokens": 512}.')]
+Confinement = Annotated[RunnerName, Option(help="local: confined by bubblewrap. unconfined: as you, with your files.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -71,8 +107,26 @@ def train(
     ] = None,
     checkpoint_every: Annotated[int | None, Option(min=1, help="Steps between checkpoints. Default: none.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on from the checkpoint in --out.")] = False,
+    harness: Harness = None,
+    command: Command = None,
+    tasks: Tasks = None,
+    batches: Batches = 1,
+    groups: Groups = 4,
+    group_size: GroupSize = 4,
+    draw: Draw = 4,
+    draw_max: DrawMax = 8,
+    drop_group_on_abort: DropOnAbort = False,
+    concurrency: Concurrency = 4,
+    timeout: Timeout = 600,
+    policy: Policy = None,
+    sampling: Sampling = "{}",
+    runner: Confinement = RunnerName.LOCAL,
 ) -> None:
-    """Learn from recorded sessions: a clipped policy gradient step, new weights, publication.
+    """Learn from sessions: a clipped policy gradient step, new weights, publication; again.
+
+    With --tasks the sessions are new ones, run in the harness on every node of the Ray cluster; without, those that
+    were recorded. --max-staleness 0 draws the sessions of a batch on the weights that learn from it; from 1 on they
+    run ahead of the trainer, so many batches at most.
 
     Rewards are compared between the sessions of one group. Groups whose rewards are all equal teach nothing: if no
     other is left, the command says so and exits with code 3.
@@ -113,6 +167,68 @@ def train(
         checkpoint_every=checkpoint_every,
         resume=resume,
     )
-    with LiveTable(console()) as table:
-        report = loop.train(config, table.say, table.step)
+    if tasks is None:
+        if harness is not None:
+            raise BadInput("--harness says where tasks are run, and there are none", "add --tasks FILE.jsonl")
+        with LiveTable(console()) as table:
+            report = loop.train(config, table.say, table.step)
+    else:
+        from forge.rollouts.balance import Balance
+        from forge.rollouts.settings import RolloutConfig
+
+        rollouts = RolloutConfig(
+            run=_run(config, harness, command, tasks, policy, concurrency, timeout, sampling, runner),
+            balance=Balance(size=group_size, stride=draw, maximum=draw_max, drop_on_abort=drop_group_on_abort),
+            groups=groups,
+            batches=batches,
+            max_staleness=max_staleness,
+            seed=seed,
+        )
+        with LiveTable(console()) as table:
+            report = _online(replace(config, data=rollouts.run.data), rollouts, table)
     typer.echo(f"metrics    {report.metrics}")
+
+
+def _run(
+    config: TrainConfig,
+    harness: str | None,
+    command: str | None,
+    tasks: Path,
+    policy: str | None,
+    concurrency: int,
+    timeout: float,
+    sampling: str,
+    runner: RunnerName,
+) -> RunConfig:
+    """What the sessions of a training run are told."""
+    from forge.run_config import TRAINING_SAMPLING, RunConfig, new_run_id
+    from forge.runners import find
+    from forge.tasks import read
+
+    if harness is None:
+        raise BadInput("--tasks are run in a harness", "name one: --harness pi; see forge harness list")
+    if config.control is not None:
+        raise BadInput("--control is for recorded sessions: with --tasks every node has a proxy", "leave it away")
+    if len(config.runs) > 1:
+        raise BadInput("with --tasks there is one run, the new one", "give --run once, as its name")
+    return RunConfig(
+        adapters=adapters_named(harness, command),
+        tasks=read(tasks),
+        runner=find(runner.value),
+        data=config.data.absolute(),
+        run_id=config.runs[0] if config.runs else new_run_id(),
+        concurrency=concurrency,
+        seconds=timeout,
+        sampling={**TRAINING_SAMPLING, **json_object("--sampling", sampling)},
+        policy=policy,
+        modules=tasks.absolute().parent,
+    )
+
+
+def _online(config: TrainConfig, rollouts: RolloutConfig, table: LiveTable) -> TrainReport:
+    import asyncio
+
+    from forge.rollouts.online import train as online
+    from forge.signals import until_signalled
+
+    return asyncio.run(until_signalled(online(config, rollouts, table.say, table.step)))

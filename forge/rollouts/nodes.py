@@ -88,7 +88,12 @@ class Nodes:
     async def start(self) -> None:
         """Raises for the first node that cannot serve, by its address."""
         self.all = [self._node(each, writer) for writer, each in enumerate(_usable())]
-        await asyncio.gather(*(self._start(node) for node in self.all))
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for node in self.all:
+                    starting.create_task(self._start(node))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         self._say(f"nodes      {', '.join(f'{node.address} ({node.slots})' for node in self.all)}")
 
     def _node(self, told: dict[str, Any], writer: int) -> Node:
@@ -135,7 +140,7 @@ class Nodes:
     async def stop(self) -> None:
         """Running calls may end, everything is decoded."""
         self._say("stopping: the decoders finish the dataset")
-        await asyncio.gather(*(self._stop(node) for node in self.alive))
+        await asyncio.gather(*(self._stop(node) for node in self.alive if node.actor is not None))
 
     async def _stop(self, node: Node) -> None:
         from ray.exceptions import RayError
@@ -227,6 +232,15 @@ async def _told(node: Node, answer: Any) -> Any:
     except RayActorError as error:
         why = str(error).strip().splitlines()[0]
         raise Unavailable(f"node {node.address} runs no proxy: {why}", "look at its Ray logs: ray logs") from error
+
+
+def addresses() -> tuple[str, list[str]]:
+    """The driver's machine as the cluster knows it, and the other machines that sessions may run on."""
+    import ray
+
+    own = _own_node()
+    mine = next(str(each["NodeManagerAddress"]) for each in ray.nodes() if each["NodeID"] == own)
+    return mine, sorted({str(each["NodeManagerAddress"]) for each in _usable()} - {mine})
 
 
 def _own_node() -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from forge.rollouts.balance import pass_rate
-from forge.rollouts.groups import Group, Work
+from forge.rollouts.groups import Ended, Group, Work
 from forge.storage.errors import Untrainable
 from forge.storage.records import Sample
 
@@ -47,22 +47,34 @@ class Batch:
     def samples(self) -> list[Sample]:
         return [sample for group in self.groups for sample in group.samples]
 
+    @property
+    def drawn(self) -> list[Ended]:
+        """All sessions, chosen or not."""
+        return [each for group in (*self.groups, *self.given_up, *self.stale) for each in group.drawn]
+
+    @property
+    def pass_rate(self) -> float | None:
+        return pass_rate(each.result for each in self.drawn)
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Groups that nothing is learned from, by reason."""
+        return Counter(str(group.dropped) for group in self.given_up) + Counter({STALE: len(self.stale)})
+
     def counts(self) -> dict[str, object]:
         """For a line of metrics: over all sessions that were drawn, not only the chosen."""
-        everything = [*self.groups, *self.given_up, *self.stale]
-        drawn = [each for group in everything for each in group.drawn]
+        drawn = self.drawn
         rewards = [each.reward for each in drawn if each.reward is not None]
         chosen = [group.drawn[at].reward or 0.0 for group in self.groups for at in group.chosen]
-        dropped = Counter(str(group.dropped) for group in self.given_up) + Counter({STALE: len(self.stale)})
         return {
             "batch": self.number,
             "version": self.version,
-            "pass_rate": pass_rate(each.result for each in drawn),
+            "pass_rate": self.pass_rate,
             "reward_mean_drawn": sum(rewards) / len(rewards) if rewards else None,
             "reward_mean_chosen": sum(chosen) / len(chosen) if chosen else None,
             "groups": len(self.groups),
             "groups_balanced": sum(group.balanced for group in self.groups),
-            "groups_dropped": dict(dropped),
+            "groups_dropped": dict(self.dropped),
             "sessions": len(drawn),
             "sessions_chosen": len(chosen),
             "sessions_not_selected": len(rewards) - len(chosen),
@@ -196,7 +208,6 @@ async def scheduling(
 
 
 def _words(found: Batch) -> str:
-    drawn = [each for group in (*found.given_up, *found.stale) for each in group.drawn]
-    why = Counter(str(group.dropped) for group in found.given_up) + Counter({STALE: len(found.stale)})
-    status = Counter(str(each.status) for each in drawn)
-    return "; sessions: ".join(", ".join(f"{n} {name}" for name, n in each.most_common()) for each in (why, status))
+    status = Counter(str(each.status) for each in found.drawn)
+    told = (", ".join(f"{n} {name}" for name, n in each.most_common()) for each in (found.dropped, status))
+    return "; sessions: ".join(told)

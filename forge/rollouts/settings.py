@@ -36,8 +36,7 @@ class RolloutConfig:
                 f"task {ungraded!r} has no grader, so none of its sessions would have a reward",
                 'give it one: "grader": {"command": "..."}',
             )
-        if self.run.control is not None:
+        if self.run.intercept is not None or self.run.control is not None:
             raise BadInput(
-                "--control is of a proxy that runs already, and rollouts have one of their own on every node",
-                "leave --control away",
+                "rollouts have proxies of their own, one on every node", "leave --control and --intercept away"
             )

@@ -23,6 +23,8 @@ OBJECT_STORE_BYTES: Final = 256 << 20
 """Enough for the rows of a batch; beyond it Ray spills to disk. Its default, 30 % of memory, starves a laptop."""
 
 KNOCK_S: Final = 5.0
+VERSIONS: Final = "Version mismatch"
+"""How Ray begins to say that the cluster was started with another Ray or Python."""
 
 
 def cpus() -> int:
@@ -32,7 +34,7 @@ def cpus() -> int:
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
-    """Starts or joins a cluster, and always leaves it."""
+    """Starts or joins a cluster, and always leaves it. Within another one it is that one."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Read by the learners' OpenMP: threads that spin between kernels wait out other programs' time slices.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -44,6 +46,9 @@ def cluster(address: str | None) -> Iterator[None]:
         import ray
     except ImportError as error:
         raise Unavailable(f"training needs ray: {error}", "pip install 'rollout-forge[train]'") from error
+    if ray.is_initialized():
+        yield
+        return
     try:
         _start(address)
         yield
@@ -53,6 +58,7 @@ def cluster(address: str | None) -> Iterator[None]:
 
 def _start(address: str | None) -> None:
     import ray
+    from ray.exceptions import RayError
 
     try:
         if address is not None:
@@ -66,7 +72,7 @@ def _start(address: str | None) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (RuntimeError, ValueError, OSError) as error:
+    except (RayError, RuntimeError, ValueError, OSError) as error:
         if address is not None:
             raise _cannot_join(address, error) from error
         raise Unavailable(
@@ -76,10 +82,12 @@ def _start(address: str | None) -> None:
 
 
 def _cannot_join(address: str, error: Exception) -> Unavailable:
-    return Unavailable(
-        f"cannot join the Ray cluster at {address}: {error}",
-        "check the address, and that RAY_AUTH_MODE and RAY_AUTH_TOKEN are those of the cluster",
-    )
+    said = " ".join(str(error).split())
+    if said.startswith(VERSIONS):
+        hint = "start forge with the Ray and the Python of the cluster"
+    else:
+        hint = "check the address, and that RAY_AUTH_MODE and RAY_AUTH_TOKEN are those of the cluster"
+    return Unavailable(f"cannot join the Ray cluster at {address}: {said}", hint)
 
 
 def _knock(address: str) -> None:
