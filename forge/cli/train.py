@@ -182,6 +182,7 @@ def train(
             groups=groups,
             batches=batches,
             max_staleness=max_staleness,
+            learners=workers,
             seed=seed,
         )
         with LiveTable(console()) as table:

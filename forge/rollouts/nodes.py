@@ -243,6 +243,16 @@ def addresses() -> tuple[str, list[str]]:
     return mine, sorted({str(each["NodeManagerAddress"]) for each in _usable()} - {mine})
 
 
+def enough(learners: int) -> None:
+    """Raises ``Unavailable`` where the learners would leave no room for a session: Ray would wait without an end."""
+    have = sum(float(each["Resources"]["CPU"]) for each in _usable())
+    if have < learners + SESSION_CPUS:
+        raise Unavailable(
+            f"the cluster has {have:g} CPUs; {learners} for the trainer leave no {SESSION_CPUS:g} for a session",
+            "add a node, or lower --workers",
+        )
+
+
 def _own_node() -> str:
     import ray
 

@@ -17,7 +17,7 @@ from forge.policy.weights import Published, weight_digest
 from forge.proxy.config import is_loopback
 from forge.rollouts.feed import FILE, Feed
 from forge.rollouts.groups import draw, endless
-from forge.rollouts.nodes import Nodes, Upstream, addresses
+from forge.rollouts.nodes import Nodes, Upstream, addresses, enough
 from forge.rollouts.scheduler import Scheduler, scheduling
 from forge.rollouts.sessions import Sessions
 from forge.rollouts.settings import RolloutConfig
@@ -37,6 +37,8 @@ async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say) -> Train
     runs comes to its end."""
     run = rollouts.run
     run.runner.check()
+    if run.policy is not None:
+        await reached(run.policy)
     start = start_of(config, (), say)
     served = _served(start.base, start.version, run.data)
     run.kept.mkdir(parents=True, exist_ok=True)
@@ -51,6 +53,7 @@ async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say) -> Train
                 order,
                 size=rollouts.groups,
                 max_staleness=rollouts.max_staleness,
+                batches=rollouts.batches,
                 first=start.batch,
             ) as scheduler:
                 feed = Feed(
@@ -88,6 +91,7 @@ def _published(served: Base) -> Published:
 async def _policy(rollouts: RolloutConfig, served: Base, folder: Path, say: Say) -> AsyncIterator[Upstream]:
     run = rollouts.run
     own, others = addresses()
+    enough(rollouts.learners)
     if run.policy is not None:
         host = urlsplit(run.policy).hostname or ""
         if others and is_loopback(host):
@@ -95,7 +99,6 @@ async def _policy(rollouts: RolloutConfig, served: Base, folder: Path, say: Say)
                 f"the policy server {run.policy} is on loopback, where node {others[0]} cannot reach it",
                 "let it listen on an address of its machine, and give that: --policy http://HOST:PORT",
             )
-        await reached(run.policy)
         yield Upstream(run.policy)
         return
     async with AsyncExitStack() as started:

@@ -95,6 +95,7 @@ class Scheduler:
         *,
         size: int,
         max_staleness: int,
+        batches: int,
         first: int,
     ) -> None:
         self._running = running
@@ -102,6 +103,7 @@ class Scheduler:
         self._order = order
         self._size = size
         self._max_staleness = max_staleness
+        self._most = batches * size
         self._number = first
         self._begun = first * size
         self._making: set[asyncio.Task[None]] = set()
@@ -139,7 +141,7 @@ class Scheduler:
 
     def _fill(self) -> None:
         free = room(batch=self._number, begun=self._begun, size=self._size, max_staleness=self._max_staleness)
-        for _ in range(free if self._over is None else 0):
+        for _ in range(min(free, self._most - self._begun) if self._over is None else 0):
             self._begun += 1
             task = self._running.create_task(self._one(next(self._order)))
             self._making.add(task)
@@ -191,13 +193,16 @@ async def scheduling(
     *,
     size: int,
     max_staleness: int,
+    batches: int,
     first: int = 0,
 ) -> AsyncIterator[Scheduler]:
-    """``size``: groups of a batch; ``first``: the number of the first batch, where a run goes on. Leaving it ends what
-    runs."""
+    """``size``: groups of a batch; ``batches``: of the whole run; ``first``: the number of the first one, where a run
+    goes on. Leaving it ends what runs."""
     try:
         async with asyncio.TaskGroup() as running:
-            scheduler = Scheduler(running, make, order, size=size, max_staleness=max_staleness, first=first)
+            scheduler = Scheduler(
+                running, make, order, size=size, max_staleness=max_staleness, batches=batches, first=first
+            )
             try:
                 yield scheduler
             finally:

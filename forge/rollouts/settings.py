@@ -23,6 +23,8 @@ class RolloutConfig:
     batches: int = 1
     max_staleness: int = 0
     """0: synchronous. Batches by which sessions may run ahead of the trainer."""
+    learners: int = 1
+    """Of the trainer: each takes a CPU of the cluster, which no session has then."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -23,6 +23,8 @@ OBJECT_STORE_BYTES: Final = 256 << 20
 """Enough for the rows of a batch; beyond it Ray spills to disk. Its default, 30 % of memory, starves a laptop."""
 
 KNOCK_S: Final = 5.0
+CPUS_MIN: Final = 2
+"""One for the learner and one for sessions, also where both share a core."""
 VERSIONS: Final = "Version mismatch"
 """How Ray begins to say that the cluster was started with another Ray or Python."""
 
@@ -66,7 +68,7 @@ def _start(address: str | None) -> None:
             return
         ray.init(
             address="local",  # else Ray joins whatever cluster it finds on this machine
-            num_cpus=cpus(),
+            num_cpus=max(CPUS_MIN, cpus()),
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,

@@ -62,7 +62,9 @@ def _resumed(config: TrainConfig) -> Start:
         raise BadInput("a run to go on with must be named", "give --out, the folder that holds its checkpoint")
     folder, manifest = checkpoint.newest(config.out)
     base = Base(
-        ensure_model(config.model) if config.model else Path(manifest.base), manifest.base_version, manifest.lineage
+        ensure_model(config.model).absolute() if config.model else Path(manifest.base),
+        manifest.base_version,
+        manifest.lineage,
     )
     checkpoint.same(manifest, base_digest=weights.weight_digest(base.path), told=told(config))
     return Start(
@@ -78,7 +80,7 @@ def _base(config: TrainConfig, samples: Sequence[Sample], say: Say) -> Base:
     served = current.version if current else 0
     if config.model is not None:
         sampled = max((s.policy_version_max for s in samples if s.policy_version_max is not None), default=0)
-        return Base(ensure_model(config.model, tell=say), max(served, sampled), lineage)
+        return Base(ensure_model(config.model, tell=say).absolute(), max(served, sampled), lineage)
     return Base(current.path if current else ensure_model(tell=say), served, lineage)
 
 

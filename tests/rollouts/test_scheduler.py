@@ -91,7 +91,7 @@ def test_no_group_is_begun_that_must_be_too_old_when_it_is_learned_from(
 
 async def test_synchronous_all_of_a_batch_is_begun_on_its_own_weights() -> None:
     making = Making()
-    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=2, max_staleness=0) as scheduler:
+    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=2, max_staleness=0, batches=9) as scheduler:
         wanted = asyncio.ensure_future(scheduler.batch(0, 7))
         await settled()
         assert making.names == ["g0", "g1"]
@@ -109,7 +109,7 @@ async def test_synchronous_all_of_a_batch_is_begun_on_its_own_weights() -> None:
 
 async def test_asynchronous_sessions_go_on_and_the_first_finished_make_the_batch() -> None:
     making = Making()
-    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=2, max_staleness=1) as scheduler:
+    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=2, max_staleness=1, batches=9) as scheduler:
         wanted = asyncio.ensure_future(scheduler.batch(0, 0))
         await settled()
         assert making.names == ["g0", "g1", "g2", "g3"]
@@ -128,7 +128,7 @@ async def test_asynchronous_sessions_go_on_and_the_first_finished_make_the_batch
 
 async def test_what_is_too_old_when_it_is_taken_is_dropped_counted_and_replaced() -> None:
     making = Making()
-    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=1, max_staleness=1) as scheduler:
+    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=1, max_staleness=1, batches=9) as scheduler:
         wanted = asyncio.ensure_future(scheduler.batch(0, 0))
         await settled()
         await making.finish("g1")
@@ -146,7 +146,7 @@ async def test_what_is_too_old_when_it_is_taken_is_dropped_counted_and_replaced(
 
 async def test_a_group_that_is_given_up_makes_room_for_another_and_is_counted() -> None:
     making = Making()
-    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=1, max_staleness=0) as scheduler:
+    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=1, max_staleness=0, batches=9) as scheduler:
         wanted = asyncio.ensure_future(scheduler.batch(0, 0))
         await making.finish("g0", dropped=Dropped.NO_SPREAD)
         await making.finish("g1")
@@ -161,7 +161,7 @@ async def test_tasks_that_never_teach_end_the_run_and_say_why() -> None:
     async def hopeless(work: Work) -> Group:
         return finished(work, dropped=Dropped.NO_POSITIVE)
 
-    async with asyncio.timeout(WAIT_S), scheduling(hopeless, order(), size=2, max_staleness=0) as scheduler:
+    async with asyncio.timeout(WAIT_S), scheduling(hopeless, order(), size=2, max_staleness=0, batches=9) as scheduler:
         with pytest.raises(Untrainable) as caught:
             await scheduler.batch(0, 0)
     assert "and 0 of 2 can be learned from" in caught.value.message
@@ -180,7 +180,7 @@ async def test_what_hits_every_session_ends_the_run() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(Unavailable, match="no node is left"):
-        async with asyncio.timeout(WAIT_S), scheduling(gone, order(), size=2, max_staleness=0) as scheduler:
+        async with asyncio.timeout(WAIT_S), scheduling(gone, order(), size=2, max_staleness=0, batches=9) as scheduler:
             await learn(scheduler)
     with pytest.raises(Unavailable, match="no node is left"):
         await waiting[0]
@@ -188,7 +188,7 @@ async def test_what_hits_every_session_ends_the_run() -> None:
 
 async def test_leaving_ends_what_runs_and_who_waits() -> None:
     making = Making()
-    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=1, max_staleness=0) as scheduler:
+    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=1, max_staleness=0, batches=9) as scheduler:
         wanted = asyncio.ensure_future(scheduler.batch(0, 0))
         await settled()
     assert making.waiting["g0"].cancelled()
@@ -198,8 +198,23 @@ async def test_leaving_ends_what_runs_and_who_waits() -> None:
 
 async def test_a_run_that_goes_on_begins_at_its_batch() -> None:
     making = Making()
-    async with asyncio.timeout(WAIT_S), scheduling(making, order(), size=2, max_staleness=0, first=3) as scheduler:
+    async with (
+        asyncio.timeout(WAIT_S),
+        scheduling(making, order(), size=2, max_staleness=0, batches=9, first=3) as scheduler,
+    ):
         wanted = asyncio.ensure_future(scheduler.batch(3, 3))
         await settled()
         assert len(making.begun) == 2
+        wanted.cancel()
+
+
+async def test_no_group_is_begun_for_a_batch_that_will_not_be() -> None:
+    making = Making()
+    async with (
+        asyncio.timeout(WAIT_S),
+        scheduling(making, order(), size=2, max_staleness=5, batches=2) as scheduler,
+    ):
+        wanted = asyncio.ensure_future(scheduler.batch(0, 0))
+        await settled()
+        assert len(making.begun) == 4
         wanted.cancel()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +23,7 @@ from forge.storage.dataset import Dataset
 pytestmark = [pytest.mark.ray, pytest.mark.process]
 
 LIMIT_S = 300
+TRACE = Path("/tmp/ray/ray_current_cluster")
 HEAD, OTHER = "10.98.77.1", "10.98.77.2"
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 CALM = ["--disable-usage-stats", "--num-cpus=1", "--object-store-memory=134217728"]
@@ -57,6 +60,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }  # fmt: skip
     there = Machines(head, other, env)
+    folder = tempfile.mkdtemp(prefix="forge-ray-")  # a socket's path is short, and the user's own /tmp/ray is not ours
     try:
         for space in (head, other):
             ip("netns", "add", space)
@@ -73,6 +77,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
             f"--node-ip-address={HEAD}",
             "--port=6379",
             "--include-dashboard=false",
+            f"--temp-dir={folder}",
             *CALM,
         )
         assert began.returncode == 0, began.stdout + began.stderr
@@ -86,6 +91,9 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+        if TRACE.exists() and TRACE.read_text() == f"{HEAD}:6379":
+            TRACE.unlink()  # the worker leaves it there all the same, and others would join us by it
 
 
 DRIVER = f"""

@@ -1,0 +1,176 @@
+"""``forge train --tasks``: the whole loop in a cluster that runs already, and everything that is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forge.cli import build
+from forge.policy import weights
+from forge.storage.dataset import Dataset
+from forge.storage.errors import Exit, ForgeError
+from tests.rollouts.conftest import RayCluster
+
+TIMEOUT_S = 420
+NOBODY = "http://127.0.0.1:1"
+AGENT = """
+import json, os, pathlib, sys, urllib.request
+body = {"model": "policy", "messages": [{"role": "user", "content": sys.argv[1]}]}
+head = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), head)) as answer:
+    text = json.load(answer)["choices"][0]["message"]["content"]
+pathlib.Path("answer.txt").write_text(text or "")
+"""
+COIN = "cksum < answer.txt | awk '{print $1 % 2}'"
+"""A reward that any policy gets about half the time."""
+
+
+def tasks(path: Path, *lines: str) -> Path:
+    rows = [
+        json.dumps({"id": f"t{n}", "prompt": f"word {n}", "files": {"agent.py": AGENT}, "grader": {"command": COIN}})
+        for n in range(2)
+    ]
+    path.write_text("\n".join([*rows, *lines]) + "\n")
+    return path
+
+
+@pytest.mark.ray
+@pytest.mark.process
+@pytest.mark.model
+def test_the_whole_loop_learns_from_its_own_sessions(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    """Two batches, one of them begun while the first is learned from; the second learner's weights are served."""
+    pytest.importorskip("torch")
+    from forge.learn.small import make
+
+    model, data = make(tmp_path / "model", 1), tmp_path / "data"
+    line = ["--harness", "command", "--command", "python3 agent.py {prompt}"]
+    line += ["--tasks", str(tasks(tmp_path / "tasks.jsonl")), "--model", str(model), "--data", str(data)]
+    line += ["--batches", "2", "--groups", "1", "--max-staleness", "1", "--run", "online", "--lr", "1e-3"]
+    line += ["--sampling", '{"max_tokens": 8}', "--ray", ray_cluster.cluster.address]
+    done = subprocess.run(
+        [sys.executable, "-m", "forge", "train", *line],
+        capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, "HOME": str(tmp_path)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    published = weights.current(data)
+    assert published is not None
+    assert published.version == 2
+    batches = [json.loads(line) for line in (data / "harness/online/rollouts.jsonl").read_text().splitlines()]
+    assert [(line["batch"], line["version"], line["groups"]) for line in batches] == [(0, 0, 1), (1, 1, 1)]
+    assert all(0 < line["pass_rate"] < 1 for line in batches)
+    dataset = Dataset(data)
+    sessions = {s.session_id: s for s in dataset.sessions()}
+    chosen = {s.session_id for s in dataset.samples() if s.trainable}
+    assert len(chosen) == 8
+    assert {sessions[each].selection for each in chosen} == {None}
+    left = [s for s in sessions.values() if s.session_id not in chosen and s.reward is not None]
+    assert {s.selection for s in left} <= {"not_selected"}
+    assert {call.policy_version_start for call in dataset.calls()} <= {0, 1}
+    steps = [json.loads(line) for line in Path(done.stdout.split()[-1]).read_text().splitlines()]
+    assert [step["staleness_max"] <= 1 for step in steps] == [True, True]
+
+
+def refused(*line: str) -> ForgeError:
+    """What ``forge train`` raises before anything is started."""
+    found = CliRunner().invoke(build(), ["train", *line]).exception
+    assert isinstance(found, ForgeError), found
+    assert found.hint
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["{"], "line 3"),
+        (['{"id": "t0", "prompt": "again"}'], "line 3: the id 't0' stands on an earlier line"),
+        (['{"id": "x", "prompt": "p"}'], "'x' has no grader"),
+        (['{"id": "x", "prompt": "p", "grader": {"command": "true", "timeout": 0}}'], "line 3"),
+    ],
+)
+def test_a_broken_tasks_file_is_named_with_its_line(tmp_path: Path, lines: list[str], said: str) -> None:
+    error = refused("--harness", "pi", "--tasks", str(tasks(tmp_path / "tasks.jsonl", *lines)))
+    assert error.exit_code == Exit.BAD_INPUT
+    assert said in error.message
+    assert "tasks.jsonl" in error.message or "grader" in error.message
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "code"),
+    [
+        (["--tasks", "TASKS"], "run in a harness", Exit.BAD_INPUT),
+        (["--harness", "pi"], "there are none", Exit.BAD_INPUT),
+        (["--harness", "pi", "--tasks", "/no/such/file"], "/no/such/file", Exit.BAD_INPUT),
+        (["--harness", "nope", "--tasks", "TASKS"], "nope", Exit.BAD_INPUT),
+        (["--harness", "pi", "--tasks", "TASKS", "--control", "http://127.0.0.1:1"], "--control", Exit.BAD_INPUT),
+        (["--harness", "pi", "--tasks", "TASKS", "--draw-max", "3"], "--draw-max", Exit.BAD_INPUT),
+        (["--harness", "pi", "--tasks", "TASKS", "--max-staleness", "-1"], "--max-staleness", Exit.BAD_INPUT),
+        (["--harness", "pi", "--tasks", "TASKS", "--run", "a", "--run", "b"], "one run", Exit.BAD_INPUT),
+        (["--harness", "pi", "--tasks", "TASKS", "--policy", NOBODY], "cannot be reached", Exit.UNAVAILABLE),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_anything_starts(
+    tmp_path: Path, options: list[str], said: str, code: Exit
+) -> None:
+    file = str(tasks(tmp_path / "tasks.jsonl"))
+    line = [file if each == "TASKS" else each for each in options]
+    error = refused(*line, "--data", str(tmp_path / "data"), "--runner", "unconfined")
+    assert said in f"{error.message} {error.hint}"
+    assert error.exit_code == code
+    assert not (tmp_path / "data").exists()
+
+
+IN_THE_CLUSTER = """
+import sys
+from forge.rollouts.nodes import enough
+from forge.storage.errors import ForgeError
+from forge.trainer.cluster import cluster
+
+try:
+    with cluster(sys.argv[1]):
+        enough(int(sys.argv[2]))
+except ForgeError as error:
+    print(error.message)
+    print(error.hint)
+    sys.exit(error.exit_code)
+"""
+
+
+def joined(address: str, learners: int, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", IN_THE_CLUSTER, address, str(learners)],
+        capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, **env}, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.ray
+@pytest.mark.process
+def test_a_cluster_without_room_for_a_session_is_named(ray_cluster: RayCluster) -> None:
+    done = joined(ray_cluster.cluster.address, 2)
+    assert done.returncode == Exit.UNAVAILABLE, done.stdout + done.stderr
+    assert "the cluster has 2 CPUs; 2 for the trainer" in done.stdout
+
+
+@pytest.mark.ray
+@pytest.mark.process
+def test_another_ray_or_python_than_the_clusters_is_named(ray_cluster: RayCluster) -> None:
+    """The cluster's own record says that it was started by others."""
+    from ray._private.worker import global_worker
+
+    kv, key, place = global_worker.gcs_client, b"CLUSTER_METADATA", b"cluster"
+    real = kv.internal_kv_get(key, namespace=place)
+    other = {**json.loads(real), "ray_version": "2.0.0", "python_version": "3.8.1"}
+    kv.internal_kv_put(key, json.dumps(other).encode(), True, namespace=place)
+    try:
+        done = joined(ray_cluster.cluster.address, 1)
+    finally:
+        kv.internal_kv_put(key, real, True, namespace=place)
+    assert done.returncode == Exit.UNAVAILABLE, done.stdout + done.stderr
+    assert "2.0.0" in done.stdout
+    assert "the Ray and the Python of the cluster" in done.stdout
