@@ -1,6 +1,7 @@
 """The page of a training run: its curves, and the sessions behind every step, with links into what they left.
 
-Reads ``metrics.jsonl`` and ``sessions.jsonl`` of a run's folder and nothing else.
+Reads ``metrics.jsonl``, ``sessions.jsonl`` and, of a run that drew its own sessions, ``rollouts.jsonl`` of its folder,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 from forge.report.chart import Points, chart
 from forge.storage.errors import BadInput
-from forge.trainer.metrics import FILE, SESSIONS, read
+from forge.trainer.metrics import FILE, ROLLOUTS, SESSIONS, read
 
 CURVES: Final[Mapping[str, Mapping[str, str]]] = {
     "Reward": {"reward_mean": "mean of all graded sessions", "positive_share": "share above 0"},
@@ -45,14 +46,18 @@ def write(folder: Path, data: Path, target: Path) -> Path:
     lines = read(folder / FILE)
     if not lines:
         raise BadInput(f"{folder} holds no {FILE} with a step in it", "name a folder below DATA/train, or its path")
-    sessions = read(folder / SESSIONS)
+    sessions, batches = read(folder / SESSIONS), read(folder / ROLLOUTS)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(_page(folder.name, lines, sessions, _linker(data, target)), encoding="utf-8")
+    target.write_text(_page(folder.name, lines, sessions, batches, _linker(data, target)), encoding="utf-8")
     return target
 
 
 def _page(
-    name: str, lines: Sequence[Mapping[str, Any]], sessions: Sequence[Mapping[str, Any]], link: Callable[..., str]
+    name: str,
+    lines: Sequence[Mapping[str, Any]],
+    sessions: Sequence[Mapping[str, Any]],
+    batches: Sequence[Mapping[str, Any]],
+    link: Callable[..., str],
 ) -> str:
     by_step: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for each in sessions:
@@ -66,13 +71,23 @@ def _page(
         chart(title, {label: [(line["step"], line.get(key)) for line in lines] for key, label in curves.items()})
         for title, curves in CURVES.items()
     )
-    balance = chart("Groups", _balance(lines))
+    balance = chart("Groups", _balance(lines)) + (_drawn(batches) if batches else "")
     steps = "".join(_step(line, by_step[line["step"]], link) for line in lines)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(name)}</title><style>{STYLE}</style>'
         f"<h1>Training run {escape(name)}</h1><p>{escape(said)}</p><main>{charts}{balance}</main>"
         f"<h2>Steps and their sessions</h2>{steps}</html>\n"
     )
+
+
+def _drawn(batches: Sequence[Mapping[str, Any]]) -> str:
+    """Over all sessions drawn: those that were chosen for a group are no fair sample of them."""
+    rates = {"of all sessions drawn": [(line["batch"] + 1, line["pass_rate"]) for line in batches]}
+    counts: dict[str, Points] = {
+        label: [(line["batch"] + 1, line[key]) for line in batches]
+        for key, label in (("sessions", "drawn"), ("sessions_chosen", "chosen"), ("rewards_null", "without a reward"))
+    }
+    return chart("Pass rate, by batch", rates) + chart("Sessions, by batch", counts)
 
 
 def _balance(lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:

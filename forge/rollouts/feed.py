@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -18,8 +17,6 @@ from forge.policy.weights import current
 from forge.rollouts.nodes import Nodes
 from forge.rollouts.scheduler import Batch, Scheduler
 from forge.storage.records import Sample
-
-FILE: Final = "rollouts.jsonl"
 
 
 class Feed:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from forge.policy.weights import Published, weight_digest
 from forge.proxy.config import is_loopback
-from forge.rollouts.feed import FILE, Feed
+from forge.rollouts.feed import Feed
 from forge.rollouts.groups import draw, endless
 from forge.rollouts.nodes import Nodes, Upstream, addresses, enough
 from forge.rollouts.scheduler import Scheduler, scheduling
@@ -26,13 +26,14 @@ from forge.stack import embedded_policy, reached
 from forge.storage.errors import BadInput
 from forge.trainer.cluster import cluster
 from forge.trainer.config import TrainConfig
-from forge.trainer.loop import TrainReport, learn
+from forge.trainer.loop import Seen, TrainReport, learn
+from forge.trainer.metrics import ROLLOUTS
 from forge.trainer.start import Base, start_of
 
 Say = Callable[[str], None]
 
 
-async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say) -> TrainReport:
+async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say, seen: Seen) -> TrainReport:
     """Until all batches are learned from. On cancellation open sessions are closed as interrupted, and a step that
     runs comes to its end."""
     run = rollouts.run
@@ -41,7 +42,8 @@ async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say) -> Train
         await reached(run.policy)
     start = start_of(config, (), say)
     served = _served(start.base, start.version, run.data)
-    run.kept.mkdir(parents=True, exist_ok=True)
+    for folder in (run.kept, start.out):
+        folder.mkdir(parents=True, exist_ok=True)
     with scratch("train") as folder, cluster(config.ray):
         async with _policy(rollouts, served, folder, say) as upstream, _serving(rollouts, upstream, say) as nodes:
             if run.policy is not None:
@@ -57,14 +59,14 @@ async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say) -> Train
                 first=start.batch,
             ) as scheduler:
                 feed = Feed(
-                    run.data, nodes, scheduler, batches=rollouts.batches, served=served.version, lines=run.kept / FILE,
+                    run.data, nodes, scheduler, batches=rollouts.batches, served=served.version, lines=start.out / ROLLOUTS,
                     say=say,
                 )  # fmt: skip
-                return await _learning(replace(config, out=start.out), feed, scheduler, say)
+                return await _learning(replace(config, out=start.out), feed, scheduler, say, seen)
 
 
-async def _learning(config: TrainConfig, feed: Feed, scheduler: Scheduler, say: Say) -> TrainReport:
-    learning = asyncio.ensure_future(asyncio.to_thread(learn, config, feed, say))
+async def _learning(config: TrainConfig, feed: Feed, scheduler: Scheduler, say: Say, seen: Seen) -> TrainReport:
+    learning = asyncio.ensure_future(asyncio.to_thread(learn, config, feed, say, seen=seen))
     try:
         return await asyncio.shield(learning)
     except asyncio.CancelledError as ended:

@@ -21,6 +21,8 @@ from forge.trainer.config import StepStats
 
 FILE: Final = "metrics.jsonl"
 SESSIONS: Final = "sessions.jsonl"
+ROLLOUTS: Final = "rollouts.jsonl"
+"""Of a run that draws its own sessions: a line a batch (``forge.rollouts.feed``)."""
 """Beside it: the sessions of every step, what each earned and what it weighed."""
 EVENTS: Final = "tensorboard"
 """Folder beside it: ``tensorboard --logdir OUT/tensorboard``."""

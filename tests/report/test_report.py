@@ -17,7 +17,7 @@ from forge.report.page import CURVES, write
 from forge.storage.errors import BadInput
 from forge.trainer.advantage import select
 from forge.trainer.config import Baseline, StepStats
-from forge.trainer.metrics import FILE, SESSIONS, line_of, sessions_of
+from forge.trainer.metrics import FILE, ROLLOUTS, SESSIONS, line_of, sessions_of
 from tests.trainer.conftest import sample
 
 STATS = StepStats(
@@ -41,6 +41,19 @@ def run(folder: Path, steps: int = 3) -> Path:
     for name, values in ((FILE, lines), (SESSIONS, sessions)):
         (folder / name).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in values))
     return folder
+
+
+def test_a_run_that_drew_its_own_sessions_shows_how_many_and_their_pass_rate(tmp_path: Path) -> None:
+    folder = run(tmp_path / "train" / "1")
+    assert "Pass rate" not in write(folder, tmp_path, tmp_path / "page.html").read_text()
+    lines = [
+        {"batch": n, "pass_rate": rate, "sessions": 8, "sessions_chosen": 4, "rewards_null": n}
+        for n, rate in enumerate((0.25, None, 0.75))
+    ]
+    (folder / ROLLOUTS).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
+    text = write(folder, tmp_path, tmp_path / "page.html").read_text()
+    for title in ("Pass rate, by batch", "Sessions, by batch"):
+        assert f'aria-label="{title}"' in text
 
 
 class Seen(HTMLParser):
