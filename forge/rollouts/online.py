@@ -59,8 +59,8 @@ async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say, seen: Se
                 first=start.batch,
             ) as scheduler:
                 feed = Feed(
-                    run.data, nodes, scheduler, batches=rollouts.batches, served=served.version, lines=start.out / ROLLOUTS,
-                    say=say,
+                    run.data, nodes, scheduler, batches=rollouts.batches, served=served.version,
+                    lines=start.out / ROLLOUTS, say=say,
                 )  # fmt: skip
                 return await _learning(replace(config, out=start.out), feed, scheduler, say, seen)
 
