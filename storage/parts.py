@@ -8,6 +8,7 @@ page checksums and a seal. Knows nothing of sessions or chains.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,17 @@ def runs_in(folder: Path) -> list[str]:
 def parts_in(folder: Path, run_id: str | None = None) -> list[Path]:
     """The parts of one run or of all, in the order their frames were written."""
     runs = [run_id] if run_id is not None else runs_in(folder)
-    return [path for run in runs for path in sorted(run_dir(folder, run).glob("*.parquet"))]
+    return [path for run in runs for path in _parts(run_dir(folder, run))]
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Files alone: a link could lead out of the data directory."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [e.name for e in entries if e.name.endswith(".parquet") and e.is_file(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [folder / name for name in sorted(names)]
 
 
 class PartPlace(NamedTuple):
