@@ -174,6 +174,16 @@ def _drawn(state: dict[str, Any], *, rows: int) -> str:
     return out.getvalue()
 
 
+async def test_the_operations_page_names_every_metric(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        await s.proxy.deps.vitals.look_at_disk()
+        text = s.proxy.deps.metrics.text().decode()
+    there = {name.removesuffix("_total") for name in re.findall(r"^# TYPE (forge_\w+) ", text, re.MULTILINE)}
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    named = {name.removesuffix("_total") for name in re.findall(r"`(forge_\w+)", page)}
+    assert {name for name in there if not name.endswith("_created")} == named
+
+
 def test_ages_are_short() -> None:
     assert [age(s) for s in (0, 59.9, 60, 3599, 3600, 86399, 86400, 1e7)] == [
         "0s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,13 @@ def test_nothing_that_is_read_can_run() -> None:
 )
 def test_the_reading_finds_it(code: str) -> None:
     assert list(faults(ast.parse(code)))
+
+
+@pytest.mark.parametrize("page", ["security.md", "operations.md"])
+def test_every_test_that_a_promise_names_is_there(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "docs" / page).read_text())
+    assert len(named) >= 4
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_folder_is_read() -> None:

@@ -73,6 +73,8 @@ async def test_no_output_holds_a_planted_secret(tmp_path: Path) -> None:
         keys = await _speak(proxy, engine, http, heard)
         for served in engine.served:
             heard.append(repr({n: v for n, v in served.headers.items() if n != "Authorization"}))
+        top = ["top", "--once", "--control", proxy.control_url, "--data", str(tmp_path / "data")]
+        heard.append((await run_to_end([sys.executable, "-m", "forge", *top]))[1])
         assert await proxy.stop() == 0
     heard.append(proxy.log.read_text())
     for line in proxy.log.read_text().splitlines():
@@ -138,12 +140,13 @@ async def _commands(data: Path) -> Any:
         ["sessions", "--data", str(data), "--json"],
         ["sessions", "--data", str(data)],
         ["stats", "run", "--data", str(data), "--json"],
+        ["delete", "run", "--data", str(data)],
         ["decode", "--once", "--data", str(data), "--catalog", f"nodb://u:{SECRETS['password in a URL']}@h/d"],
         ["proxy", "--upstream", f"http://u:{SECRETS['password in a URL']}@h", "--data", str(data / "x")],
         ["proxy", "--upstream", f"http://h/?key={SECRETS['query key']}", "--data", str(data / "x")],
     ):
         code, said = await run_to_end([*forge, *command])
-        assert (code == 0) == (command[0] in ("sessions", "stats")), said
+        assert (code == 0) == (command[0] in ("sessions", "stats", "delete")), said
         yield said
 
 
