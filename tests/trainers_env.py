@@ -44,6 +44,7 @@ def main(args: list[str]) -> int:
         "-m",
         "trainers",
         "tests/trainers/test_real.py",
+        "tests/trainers/test_losses.py",
         "-W",
         "ignore",
         *args,

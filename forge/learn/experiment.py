@@ -73,7 +73,7 @@ class Rollouts:
         self._loop = asyncio.get_running_loop()
         self._instances = instances(100 + course.seed, held_out=False)
         self._draws = random.Random(course.seed)
-        self._began = time.monotonic()
+        self._began: float | None = None
 
     def __call__(self, batch: int, version: int) -> list[Sample] | None:
         return asyncio.run_coroutine_threadsafe(self._next(batch), self._loop).result()
@@ -96,6 +96,7 @@ class Rollouts:
 
     async def _evaluate(self, batch: int) -> None:
         """The same held-out instances every time."""
+        self._began = self._began or time.monotonic()
         chosen = islice(instances(0, held_out=True), self._sizes.held_out)
         wanted = [Asked(each.task(f"held-out-{n}"), f"{batch}-held-out-{n}", 0) for n, each in enumerate(chosen)]
         rewards = _rewards(await self._held_out.many(wanted, SAMPLING))

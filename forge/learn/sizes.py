@@ -14,11 +14,11 @@ class Sizes:
     warm_step_sessions: int = 8
     warm_rates: tuple[float, ...] = (2e-3, 1e-3)
     """Learning rate of each round; the model begins to copy names in the first and is sure of it in the second."""
-    batches: int = 14
+    batches: int = 12
     """Of rollouts, each with one optimisation step."""
-    tasks: int = 9
+    tasks: int = 6
     """Of a batch: a third of each request."""
-    group: int = 6
+    group: int = 9
     """Sessions of a task."""
     lr: float = 5e-4
     held_out: int = 36
@@ -28,4 +28,4 @@ class Sizes:
     concurrency: int = 4
 
 
-SMALL = Sizes(warm_sessions=120, batches=6, tasks=6, group=5, held_out=24, every=6)
+SMALL = Sizes(warm_sessions=120, warm_steps=500, batches=6, tasks=6, group=6, held_out=24, every=6)

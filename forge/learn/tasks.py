@@ -16,18 +16,9 @@ from typing import Final
 
 from forge.tasks import Grader, Task
 
-FIRST: Final = (
-    *("lake", "hill", "tree", "road", "moon", "star", "wind", "snow"),
-    *("rain", "leaf", "rock", "sand", "bird", "fish", "frog", "bear"),
-)
-SECOND: Final = (
-    *("one", "two", "six", "ten", "red", "blue", "gold", "gray"),
-    *("cup", "box", "bag", "jar", "pen", "map", "key", "hat"),
-)
-WORDS: Final = (
-    *("kite", "drum", "bell", "lamp", "ring", "rope", "coin", "cake"),
-    *("milk", "salt", "rice", "bean", "corn", "plum", "pear", "lime"),
-)
+FIRST: Final = ("lake", "hill", "tree", "road", "moon", "star", "wind", "snow")
+SECOND: Final = ("one", "two", "red", "blue", "cup", "box", "map", "key")
+WORDS: Final = ("kite", "drum", "bell", "lamp", "milk", "salt", "rice", "plum")
 HELD_OUT: Final = 4
 """One name in so many is held out."""
 NONE: Final = "none"

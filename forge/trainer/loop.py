@@ -150,7 +150,8 @@ class Loop:
         for number in range(self._start.batch_step if resumed else 0, config.steps):
             part = chosen.part(drawn(list(chosen.advantages), number, config.step_sessions, config.hyper.seed))
             stats = self._one(batch, version, part, anchors)
-            if self._step == 1 and stats.delta_log_prob_mean > DRIFT_LIMIT and not any(chosen.staleness):
+            fresh = config.hyper.objective is Objective.GRPO and not any(chosen.staleness)
+            if self._step == 1 and fresh and stats.delta_log_prob_mean > DRIFT_LIMIT:
                 self._say("warning    recorded log probs are far from these weights': did another model sample these?")
             if config.steps > 1:
                 self._checkpoint(batch, number + 1, version, digest, anchors)

@@ -19,6 +19,7 @@ from forge.policy import weights  # noqa: E402
 from forge.storage.errors import Exit  # noqa: E402
 from forge.storage.parts import run_dir, table_dir, write_part  # noqa: E402
 from forge.storage.records import Sample, Session  # noqa: E402
+from forge.trainer.metrics import read  # noqa: E402
 from tests.trainer.conftest import MakeSample  # noqa: E402
 
 pytestmark = pytest.mark.process
@@ -202,6 +203,7 @@ def test_what_goes_wrong_in_ray_is_named(tiny_model: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(2 * TIMEOUT_S)
 def test_two_learners_are_one(tmp_path: Path, tiny_model: Path, samples: list[Sample]) -> None:
     """Under DDP the sum over two processes is the sum over one: losses, gradients, and every other number of a step;
     and imitation goes the same way."""
@@ -213,7 +215,7 @@ def test_two_learners_are_one(tmp_path: Path, tiny_model: Path, samples: list[Sa
             "--workers", workers, "--out", str(tmp_path / f"out{workers}"),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        lines.append([json.loads(line) for line in (tmp_path / f"out{workers}" / "metrics.jsonl").open()])
+        lines.append(read(tmp_path / f"out{workers}" / "metrics.jsonl"))
     assert len(lines[0]) == len(lines[1]) == 2
     for one, two in zip(*lines, strict=True):
         for name in set(one) - {"time", "seconds", "tokens_per_second", "version"}:
