@@ -8,6 +8,7 @@ host; nobody can own them in public DNS.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,9 +21,15 @@ LOCAL_NAMES: Final = re.compile(r"(?:[a-z0-9-]+\.)*(?:localhost|internal)")
 
 def known_host(request: web.BaseRequest, bound: str) -> bool:
     """Whether the name that the client called is one of ours: anyone's where ``bound`` is no loopback address."""
+    return _known(request.headers.get("Host", ""), bound)
+
+
+@lru_cache(maxsize=256)
+def _known(host: str, bound: str) -> bool:
+    """Asked for every request, and nearly always of the same name."""
     if not is_loopback(bound):
         return True
-    name = _name(f"//{request.headers.get('Host', '')}")
+    name = _name(f"//{host}")
     return name in ("", bound) or (name is not None and _local(name))
 
 
