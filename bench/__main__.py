@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 from bench import closing, engine, loader, memory, open_streams, path, report, storage, stream, strip, table
+from bench.burst import Failed
 from bench.figures import Figures
 from bench.lineup import TARGETS
-from bench.setting import Setting, setting
+from bench.setting import Missing, Setting, setting
 
 PARTS: Final[dict[str, Callable[[Setting, Figures], None]]] = {
     "storage": storage.run,
@@ -24,30 +27,46 @@ PARTS: Final[dict[str, Callable[[Setting, Figures], None]]] = {
     "engine": engine.run,
 }
 
+FAILURES: Final = (Missing, Failed, RuntimeError, TimeoutError, OSError)
+"""A part that ends early says so in its notes; the others still run."""
+
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    found: dict[str, Figures] = {}
     names = options.only.split(",") if options.only else list(PARTS)
-    targets = tuple(options.targets.split(",")) if options.targets else ()
+    unknown = set(names) - set(PARTS)
+    if unknown:
+        print(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    found: dict[str, Figures] = {}
+    failed = False
     for name in names:
-        with setting(
-            rounds=1 if options.quick else options.rounds,
-            quick=options.quick,
-            minutes=options.minutes,
-            targets=targets,
-            where=options.scratch,
-            profile=options.profile,
-        ) as set_:
-            found[name] = Figures()
-            PARTS[name](set_, found[name])
-    if options.write is not None:
-        report.write(options.write, found)
+        found[name] = Figures()
+        with _setting(options) as set_:
+            try:
+                PARTS[name](set_, found[name])
+            except FAILURES as error:
+                failed = True
+                found[name].note(f"ended early: {error}")
+                set_.say(f"{name} ended early: {error}")
+        if options.write is not None:
+            report.write(options.write, {name: found[name]})
     print(table.text(found))
     if options.quick:
         print("\nA quick run: it shows that everything runs; its figures mean nothing.")
     print("\n" + table.summary(found))
-    return 0
+    return 1 if failed else 0
+
+
+def _setting(options: argparse.Namespace) -> AbstractContextManager[Setting]:
+    return setting(
+        rounds=1 if options.quick else options.rounds,
+        quick=options.quick,
+        minutes=options.minutes,
+        targets=tuple(options.targets.split(",")) if options.targets else (),
+        where=options.scratch,
+        profile=options.profile,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

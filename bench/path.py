@@ -34,6 +34,7 @@ def run(set_: Setting, figures: Figures) -> None:
         _latency(set_, pid, few, figures)
         for target in running:
             target.check()
+        figures.note(f"bursts at real-time priority: {'yes' if set_.real_time else 'no'}")
         figures.note("versions: " + ", ".join(f"{t.name} {t.version}" for t in running if t.version))
 
 
