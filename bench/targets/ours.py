@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +22,11 @@ import forge
 from bench import process
 from bench.setting import Setting, started
 from bench.targets.base import Running
+from forge.storage.checkpoint import progress
 from forge.storage.dataset import Dataset
 
-QUIET_S: Final = 0.4
-QUIET_NS: Final = 12_000_000
-"""A decoder that takes less than this in ``QUIET_S`` looks at the journal and finds nothing."""
-SETTLE_S: Final = 300.0
+SETTLE_S: Final = 600.0
+"""For the decoder to catch up."""
 
 
 @dataclass(slots=True)
@@ -51,23 +51,15 @@ class Ours(Running):
     def settle(self) -> None:
         """The end of an empty session bounds a part of the dataset; then the decoder works until it is done."""
         self.ask("POST", f"/sessions/{self.open()['session_id']}/close", {"status": "completed"})
-        end = time.monotonic() + SETTLE_S
-        before, after = 0, 2 * QUIET_NS
-        while self.aside() and after - before > QUIET_NS and time.monotonic() < end:
-            before = process.cpu_ns(self.aside())
-            time.sleep(QUIET_S)
-            after = process.cpu_ns(self.aside())
+        done = partial(progress, self.data)
+        process.until(lambda: done().counts.rows >= self.calls, "every call is in the dataset", SETTLE_S, step=0.1)
 
     def check(self) -> None:
         """Every call is a row that may be trained on; what costs nothing because it is not there is no figure."""
-        process.until(lambda: len(self._worth()) >= self.calls, "every call is in the dataset", SETTLE_S, step=1.0)
-        worth = Counter(self._worth())
+        tables = Dataset(self.data).call_tables(["untrainable_reason"])
+        worth = Counter(reason for table in tables for reason in table["untrainable_reason"].to_pylist())
         if worth != Counter({None: self.calls}):
             raise RuntimeError(f"of {self.calls} calls these are in the dataset, by why they cannot train: {worth}")
-
-    def _worth(self) -> list[str | None]:
-        tables = Dataset(self.data).call_tables(["untrainable_reason"])
-        return [reason for table in tables for reason in table["untrainable_reason"].to_pylist()]
 
     def ask(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Of the control plane."""
