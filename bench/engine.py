@@ -15,7 +15,7 @@ from bench.figures import Figures, of_rounds
 from bench.setting import Missing, Setting, started
 
 TOKENS = 48
-CALLS = 6
+CALLS = 3
 ASKS: dict[str, dict[str, Any]] = {
     "plain": {},
     "ids": {"return_token_ids": True},

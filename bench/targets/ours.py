@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,8 +50,11 @@ class Ours(Running):
     def settle(self) -> None:
         """The end of an empty session bounds a part of the dataset; then the decoder works until it is done."""
         self.ask("POST", f"/sessions/{self.open()['session_id']}/close", {"status": "completed"})
-        done = partial(progress, self.data)
-        process.until(lambda: done().counts.rows >= self.calls, "every call is in the dataset", SETTLE_S, step=0.1)
+
+        def whole() -> bool:
+            return progress(self.data).counts.rows >= self.calls
+
+        process.until(whole, "every call is in the dataset", SETTLE_S, step=0.1)
 
     def check(self) -> None:
         """Every call is a row that may be trained on; what costs nothing because it is not there is no figure."""
