@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", help=f"parts, with commas between: {', '.join(PARTS)}")
     parser.add_argument("--targets", help=f"of the path: {', '.join(TARGETS)}")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=2.0, help="how long the open streams last")
+    parser.add_argument("--minutes", type=float, default=3.0, help="how long the open streams last")
     parser.add_argument("--quick", action="store_true", help="tiny: shows that all of it runs, measures nothing")
     parser.add_argument("--scratch", type=Path, help="a folder on the disk that journals are measured on")
     parser.add_argument("--profile", type=Path, help="a file for cProfile's view of our proxy")

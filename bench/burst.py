@@ -97,7 +97,7 @@ def burst(set_: Setting, stub_pid: int, target: Running, load: Load, *, real_tim
 
 def _run(set_: Setting, target: Running, load: Load, headers: Path, first: bool) -> dict[str, Any]:
     command = [str(tool("load")), str(target.port), target.prefix + load.path, str(load.body), str(load.clients)]
-    command += [str(load.calls), str(load.seconds), str(headers), str(load.events)]
+    command += [str(load.calls), str(load.seconds), str(headers), str(load.events), "0"]
     command += [str(load.keep)] if load.keep else []
 
     def begin() -> None:

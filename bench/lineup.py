@@ -6,10 +6,11 @@ that a machine that warms up or is disturbed favours none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from bench.burst import Burst, Failed
 from bench.figures import Figures
 from bench.setting import Missing, Setting
 from bench.targets.base import Running, Start
@@ -44,6 +45,18 @@ def lineup(set_: Setting, port: int, figures: Figures, names: tuple[str, ...]) -
         yield running
 
 
-def rounds(set_: Setting, running: list[Running]) -> Iterator[tuple[int, list[Running]]]:
+def bursts(
+    set_: Setting, running: list[Running], figures: Figures, what: str, measure: Callable[[Running], list[Burst]]
+) -> dict[str, list[list[Burst]]]:
+    """For each target, what ``measure`` finds in each round. A target that fails once has no row."""
+    found: dict[str, list[list[Burst]]] = {target.name: [] for target in running}
     for number in range(set_.rounds):
-        yield number, running[:: 1 if number % 2 else -1]
+        set_.say(f"{what}, round {number + 1} of {set_.rounds}")
+        for target in running[:: 1 if number % 2 else -1]:
+            if target.name in found:
+                try:
+                    found[target.name].append(measure(target))
+                except Failed as error:
+                    figures.note(f"no row of {what}: {error}")
+                    del found[target.name]
+    return found

@@ -36,7 +36,7 @@ def run(set_: Setting, figures: Figures) -> None:
         set_.say(f"memory: {calls} calls of {size}")
         command = [str(tool("load")), str(target.port), PATHS["chat"], str(body), str(calls), str(calls), "120"]
         peak, aside, flying = 0.0, 0.0, 0
-        with subprocess.Popen([*command, str(headers), "0"], stdout=subprocess.PIPE) as load:
+        with subprocess.Popen([*command, str(headers), "0", "0"], stdout=subprocess.PIPE) as load:
             os.sched_setaffinity(load.pid, set_.load_cores)
             while load.poll() is None:
                 peak = max(peak, process.rss_kb(target.pids()) / 1024)

@@ -25,10 +25,10 @@ from bench.words import Words
 from forge.storage.parts import parts_in, read_part, table_dir
 
 CLIENTS, PROMPT, EVENTS, STEP_US = 1000, 100_000, 60, 500_000
-"""Each stream lasts half a minute; then the session asks again."""
+"""Each stream lasts half a minute, then the session asks again; they begin one after another, over as long."""
 QUICK = (16, 1000, 10, 50_000)
 SETTLED = 1 / 3
-"""Of the time: what is measured comes after it, when every session has called."""
+"""Of the time: what is measured comes after it, when every session is at work."""
 SAMPLE_S = 1.0
 
 
@@ -44,7 +44,7 @@ def run(set_: Setting, figures: Figures) -> None:
         headers.write_text("\n".join(target.headers(clients)) + "\n")
         set_.say(f"open: {clients:,} streams for {seconds:g} s")
         command = [str(tool("load")), str(target.port), PATHS["chat"], str(folder / "open.chat"), str(clients)]
-        command += [str(1_000_000), str(seconds), str(headers), str(events)]
+        command += [str(1_000_000), str(seconds), str(headers), str(events), str(events * step_us / 1e6)]
         memory, behind, said = _watched(target, command)
         target.calls = said["done"] + said["errors"]
         target.settle()

@@ -9,7 +9,7 @@ from bench import bodies
 from bench.bodies import SIZES, Size
 from bench.burst import REAL_TIME_S, Burst, Failed, Load, burst
 from bench.figures import Figures, of_rounds
-from bench.lineup import lineup, rounds
+from bench.lineup import bursts, lineup
 from bench.setting import Setting, stub
 from bench.targets.base import PATHS, Running
 
@@ -46,12 +46,14 @@ def _size(set_: Setting, pid: int, running: list[Running], size: Size, figures: 
             calls[target.name] = _how_many(set_, pid, target, size)
         except Failed as error:
             figures.note(f"no row at {size}: {error}")
-    found: Rounds = {name: [] for name in calls}
-    for number, order in rounds(set_, [target for target in running if target.name in calls]):
-        set_.say(f"path: {size}, round {number + 1} of {set_.rounds}")
-        for target in order:
-            load = Load(body, PATHS["chat"], min(size.clients, calls[target.name]), calls[target.name])
-            found[target.name].append(burst(set_, pid, target, load))
+
+    def measure(target: Running) -> list[Burst]:
+        count = calls[target.name]
+        return [burst(set_, pid, target, Load(body, PATHS["chat"], min(size.clients, count), count))]
+
+    there = [target for target in running if target.name in calls]
+    each = bursts(set_, there, figures, f"path at {size}", measure)
+    found = {name: [one for (one,) in rounds] for name, rounds in each.items()}
     _ratios(found, size, figures)
 
 
@@ -88,11 +90,12 @@ def _ratios(found: Rounds, size: Size, figures: Figures) -> None:
 def _latency(set_: Setting, pid: int, running: list[Running], figures: Figures) -> None:
     body = set_.work / "answers" / "s.request"
     calls = CALLS_MIN if set_.quick else ALONE_CALLS
-    found: Rounds = {target.name: [] for target in running}
-    for number, order in rounds(set_, running):
-        set_.say(f"path: one call at a time, round {number + 1} of {set_.rounds}")
-        for target in order:
-            found[target.name].append(burst(set_, pid, target, Load(body, PATHS["chat"], 1, calls)))
+
+    def measure(target: Running) -> list[Burst]:
+        return [burst(set_, pid, target, Load(body, PATHS["chat"], 1, calls))]
+
+    each = bursts(set_, running, figures, "one call at a time", measure)
+    found = {name: [one for (one,) in rounds] for name, rounds in each.items()}
     floor = found.pop("direct", None)
     for name in ("p50", "p99") if floor else ():
         added = {t: _added(bursts, floor or [], f"{name}_us") for t, bursts in found.items()}

@@ -40,7 +40,7 @@ class Setting:
     rounds: int = 5
     quick: bool = False
     """Tiny counts: shows that everything runs, measures nothing."""
-    minutes: float = 2.0
+    minutes: float = 3.0
     """Of the open streams."""
     targets: tuple[str, ...] = ()
     """Empty: all."""

@@ -9,12 +9,13 @@ from bench import bodies
 from bench.bodies import STREAM_EVENTS, STREAM_US
 from bench.burst import Burst, Failed, Load, burst
 from bench.figures import Figures, of_rounds
-from bench.lineup import lineup, rounds
+from bench.lineup import bursts, lineup
 from bench.setting import Setting, stub
 from bench.targets.base import PATHS, Running
 
 NAMES = ("direct", "nginx", "ours", "vllm-router", "sglang-router", "rllm", "litellm")
 CLIENTS = 32
+SECONDS = 180.0
 BUSY_US = 0.8 * STREAM_US / CLIENTS
 """A target that takes more for an event has no core left: it runs without priority, for as long as it takes."""
 
@@ -28,13 +29,18 @@ def run(set_: Setting, figures: Figures) -> None:
     bodies.write(folder)
     with stub(set_, folder) as (pid, port), lineup(set_, port, figures, NAMES) as running:
         costs = _warm(set_, pid, running, figures)
-        found: dict[Key, list[Burst]] = {key: [] for key in costs}
-        for number, order in rounds(set_, running):
-            set_.say(f"stream: round {number + 1} of {set_.rounds}")
-            for target in order:
-                for key in [key for key in costs if key[0] == target.name]:
-                    urgent = costs[key] < BUSY_US
-                    found[key].append(burst(set_, pid, target, _load(set_, key[1]), real_time=urgent))
+
+        def measure(target: Running) -> list[Burst]:
+            mine = [key for key in costs if key[0] == target.name]
+            return [burst(set_, pid, target, _load(set_, key[1]), real_time=costs[key] < BUSY_US) for key in mine]
+
+        there = [target for target in running if (target.name, "chat") in costs]
+        each = bursts(set_, there, figures, "streams", measure)
+        found = {
+            (name, dialect): [one[place] for one in rounds]
+            for name, rounds in each.items()
+            for place, dialect in enumerate(dialect for target, dialect in costs if target == name)
+        }
         for target in running:
             target.check()
     _report(found, figures)
@@ -43,7 +49,7 @@ def run(set_: Setting, figures: Figures) -> None:
 def _load(set_: Setting, dialect: str, clients: int = CLIENTS) -> Load:
     clients = 2 if set_.quick else clients
     body = set_.work / "answers" / f"stream.{dialect}"
-    return Load(body, PATHS[dialect], clients, clients, events=STREAM_EVENTS)
+    return Load(body, PATHS[dialect], clients, clients, events=STREAM_EVENTS, seconds=SECONDS)
 
 
 def _warm(set_: Setting, pid: int, running: list[Running], figures: Figures) -> dict[Key, float]:
@@ -78,12 +84,16 @@ def _report(found: dict[Key, list[Burst]], figures: Figures) -> None:
     figures.add(
         "our decoder: CPU µs per event", of_rounds([b.aside_ns / 1000 / b.events for b in found["ours", "chat"]])
     )
+    _latency(found, figures)
+
+
+def _latency(found: dict[Key, list[Burst]], figures: Figures) -> None:
+    """From the stub's sending of an event to the client's reading of it, over what it takes without a target."""
     floor = found.get(("direct", "chat"))
-    for (name, dialect), bursts in found.items() if floor else ():
+    if floor is None:
+        return
+    for name in [name for name, dialect in found if dialect == "chat" and name != "direct"]:
         for at in ("p50", "p99"):
-            added = [
-                getattr(b, f"event_{at}_us") - getattr(f, f"event_{at}_us")
-                for b, f in zip(bursts, floor or [], strict=True)
-            ]
-            if name != "direct" and dialect == "chat":
-                figures.add(f"{name}: added to an event, µs, {at}", of_rounds(added))
+            pairs = zip(found[name, "chat"], floor, strict=True)
+            added = [getattr(one, f"event_{at}_us") - getattr(direct, f"event_{at}_us") for one, direct in pairs]
+            figures.add(f"{name}: added to an event, µs, {at}", of_rounds(added))

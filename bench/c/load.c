@@ -1,10 +1,11 @@
 /* Clients that cost next to nothing: epoll, one thread, loopback, each sends its next call when the last has ended.
  *
- * usage: load PORT PATH BODY CLIENTS CALLS SECONDS HEADERS EVENTS [KEEP]
+ * usage: load PORT PATH BODY CLIENTS CALLS SECONDS HEADERS EVENTS RAMP [KEEP]
  *
  * BODY is a file; ten zeros behind "call-" in it become the number of the call, ten behind ":" after "~bench:raw" too.
  * HEADERS is a file with one header line for each client in turn ("-": none). After CALLS calls, or SECONDS, no new call
- * begins. EVENTS: how many stamped events ("@@" and twenty digits) each answer must hold at least, 0: not looked at. KEEP: a file
+ * begins. EVENTS: how many stamped events ("@@" and twenty digits) each answer must hold at least, 0: not looked at. RAMP: seconds over
+ * which the clients begin. KEEP: a file
  * for the bodies of whole answers, each behind its number and length (2 x 8 bytes).
  * Prints one JSON line: calls done, errors, seconds, bytes, and percentiles in microseconds of the calls and events.
  */
@@ -259,7 +260,7 @@ static void report(double seconds) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 9) { fprintf(stderr, "usage: load PORT PATH BODY CLIENTS CALLS SECONDS HEADERS EVENTS [KEEP]\n"); return 2; }
+    if (argc < 10) { fprintf(stderr, "usage: load PORT PATH BODY CLIENTS CALLS SECONDS HEADERS EVENTS RAMP [KEEP]\n"); return 2; }
     signal(SIGPIPE, SIG_IGN);
     port = atoi(argv[1]);
     path = argv[2];
@@ -274,7 +275,8 @@ int main(int argc, char **argv) {
     double limit = atof(argv[6]);
     read_headers(argv[7]);
     expected = atol(argv[8]);
-    if (argc > 9) keep = open(argv[9], O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    double ramp = atof(argv[9]);
+    if (argc > 10) keep = open(argv[10], O_WRONLY | O_CREAT | O_TRUNC, 0600);
     number_at = place_of("call-");
     raw_at = place_of("~bench:raw:");
     call_ns = malloc(sizeof *call_ns * (calls + 1));
@@ -284,10 +286,11 @@ int main(int argc, char **argv) {
     for (int i = 0; i < count; i++)
         if (dial(&clients[i], i)) { fprintf(stderr, "no one listens on port %d\n", port); return 1; }
     u64 start = now(), t = start;
-    for (int i = 0; i < count; i++) if (begin(&clients[i], 0) < 0) errors++;
     static struct epoll_event found[1024];
-    while (done + errors < begun) {
-        int events = epoll_wait(poller, found, 1024, 1000);
+    for (int ready = 0; ready < count || done + errors < begun;) {
+        while (ready < count && t - start >= ramp * 1e9 * ready / count)
+            if (begin(&clients[ready++], 0) < 0) errors++;
+        int events = epoll_wait(poller, found, 1024, ready < count ? 5 : 1000);
         t = now();
         int stopping = (t - start) / 1e9 > limit;
         if ((t - start) / 1e9 > limit + GRACE_S) break;
