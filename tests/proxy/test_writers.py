@@ -11,9 +11,11 @@ import pytest
 
 from forge.proxy.config import ProxyConfig
 from forge.proxy.recording.decoder import Decoder
+from forge.storage.catalog import Catalog
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput
 from tests.engine import Turn
+from tests.postgres import postgres
 from tests.proxy.serving import serving
 
 
@@ -94,6 +96,31 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.mark.process
+async def test_proxies_of_several_data_directories_share_one_catalog(tmp_path: Path) -> None:
+    with postgres() as server:
+        url = server.database()
+        folders = [tmp_path / name for name in "ab"]
+        async with (
+            serving(folders[0], decoder=True, catalog=url) as a,
+            serving(folders[1], decoder=True, catalog=url) as b,
+        ):
+            tickets = [await s.control.open_session(task_id="t") for s in (a, b, b)]
+            for s, ticket in zip((a, b, b), tickets, strict=True):
+                await s.control.close_session(ticket.session_id, reward=1.0)
+        catalog = Catalog(folders[0] / "data", url)
+        assert sorted(run["sessions"] for run in catalog.runs()) == [1, 2]
+        assert {row["session_id"] for row in catalog.sessions()} == {ticket.session_id for ticket in tickets}
+        catalog.close()
+    assert not list(tmp_path.rglob("catalog.db"))
+
+
+async def test_a_catalog_that_cannot_be_is_refused_when_the_proxy_starts(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not usable"):
+        async with serving(tmp_path, decoder=True, catalog="mongodb://user:hunter2@host/name"):
+            pass
 
 
 def test_a_writer_that_cannot_be_is_refused(tmp_path: Path) -> None:

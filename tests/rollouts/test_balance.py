@@ -116,6 +116,7 @@ def test_a_chosen_group_can_teach_and_drawing_ends(stream: list[Result]) -> None
     ],
 )
 def test_the_rule_by_hand(drawn: list[Result], said: object) -> None:
+    """Field case 170: a group of one has nothing to compare, and is dropped under its reason."""
     assert Balance().decide(drawn) == said
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from forge.policy.weights import Published
 from forge.rollouts.balance import Balance
 from forge.rollouts.groups import Ended, Group, Work, draw
 from forge.rollouts.nodes import Nodes, Upstream
@@ -82,6 +83,7 @@ def statuses(drawn: tuple[Ended, ...]) -> Counter[str]:
 
 
 async def test_sessions_run_on_every_node_and_make_one_dataset(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    """And new weights reach every proxy, while the policy server loads them once."""
     second = ray_cluster.add()
     try:
         async with running(tmp_path) as r:
@@ -89,6 +91,14 @@ async def test_sessions_run_on_every_node_and_make_one_dataset(ray_cluster: RayC
             assert statuses(group.drawn) == {"completed": 4}
             assert Counter(Counter(each.node for each in group.drawn).values()) == {2: 2}
             assert all(each.reward == 1.0 and len(each.samples) == 1 for each in group.drawn)
+            r.engine.admin.clear()
+            weights = tmp_path / "weights"
+            r.engine.weight_digest = r.engine.digest_of(str(weights))
+            await r.nodes.publish(Published(5, weights, r.engine.weight_digest, "main"))
+            assert [path for path, _ in r.engine.admin].count("/collective_rpc") == 1
+            again = await r.many(2)
+            assert [each.samples[0].policy_version_min for each in again.drawn] == [5, 5]
+            assert len({each.node for each in again.drawn}) == 2
     finally:
         ray_cluster.cluster.remove_node(second)
     dataset = Dataset(r.data)
@@ -96,13 +106,14 @@ async def test_sessions_run_on_every_node_and_make_one_dataset(ray_cluster: RayC
         ("completed", 1.0, "command test -e made", "not_selected")
     }
     assert all(s.reward_us is not None for s in dataset.sessions())
-    assert {len(dataset.sessions(writer=writer)) for writer in (0, 1)} == {2}
+    assert {len(dataset.sessions(writer=writer)) for writer in (0, 1)} == {3}
     assert {(s.reward, s.trainable, s.untrainable_reason) for s in dataset.samples()} == {(1.0, False, "not_selected")}
     assert list((r.data / "harness" / "r").glob("*/stdout"))
 
 
 async def test_a_killed_worker_ends_its_own_session_and_no_other(ray_cluster: RayCluster, tmp_path: Path) -> None:
-    """And its harness with it: the one that still waited for an answer is gone when the answer comes."""
+    """Field case 171: one lost transport ends one session. Its harness goes with it: the one that still waited for an
+    answer is gone when the answer comes."""
     async with running(tmp_path) as r:
         r.engine.gate.shut()
         drawing = asyncio.ensure_future(r.many(3))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +18,7 @@ from forge.cli import build
 from forge.policy import weights
 from forge.storage.dataset import Dataset
 from forge.storage.errors import Exit, ForgeError
+from tests.engine import Fault, ScriptedEngine, Turn
 from tests.rollouts.conftest import RayCluster
 
 TIMEOUT_S = 420
@@ -75,6 +79,45 @@ def test_the_whole_loop_learns_from_its_own_sessions(ray_cluster: RayCluster, tm
     assert {call.policy_version_start for call in dataset.calls()} <= {0, 1}
     steps = [json.loads(line) for line in Path(done.stdout.split()[-1]).read_text().splitlines()]
     assert [step["staleness_max"] <= 1 for step in steps] == [True, True]
+
+
+@pytest.mark.ray
+@pytest.mark.process
+@pytest.mark.model
+async def test_ctrl_c_closes_what_runs_and_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from forge.learn.small import make
+
+    model, data = make(tmp_path / "model", 1), tmp_path / "data"
+    line = ["--harness", "command", "--command", "python3 agent.py {prompt}", "--groups", "1", "--run", "online"]
+    line += ["--tasks", str(tasks(tmp_path / "tasks.jsonl")), "--model", str(model), "--data", str(data)]
+    async with ScriptedEngine() as engine, asyncio.timeout(TIMEOUT_S):
+        engine.default = lambda request: Turn(fault=Fault(mute=True)) if asked(request) else Turn("ok")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "forge", "train", *line, "--policy", engine.url,
+            "--ray", ray_cluster.cluster.address, env={**os.environ, "HOME": str(tmp_path)},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            while sum(asked(served.json) for served in engine.served) < 4 and process.returncode is None:
+                await asyncio.sleep(0.1)
+            if process.returncode is None:
+                process.send_signal(signal.SIGINT)
+            said = (await process.communicate())[0].decode()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+    assert process.returncode == Exit.INTERRUPTED, said
+    assert "Traceback" not in said
+    assert {(s.status, s.reward_status) for s in Dataset(data).sessions()} == {("interrupted", "null")}
+    assert len(Dataset(data).sessions()) == 4
+    assert ray_cluster.pids("NodeProxy") == []
+
+
+def asked(request: dict[str, Any]) -> bool:
+    """It is one of the harness's, not of the probe."""
+    return any(str(message["content"]).startswith("word") for message in request.get("messages", ()))
 
 
 def refused(*line: str) -> ForgeError:
