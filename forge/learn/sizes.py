@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Sizes:
     warm_sessions: int = 200
     """Recorded of the teacher, shared by all seeds."""
-    warm_steps: int = 700
+    warm_steps: int = 500
     """Of each round."""
     warm_step_sessions: int = 8
     warm_rates: tuple[float, ...] = (2e-3, 1e-3)
@@ -28,4 +28,4 @@ class Sizes:
     concurrency: int = 4
 
 
-SMALL = Sizes(warm_sessions=120, warm_steps=500, batches=6, tasks=6, group=6, held_out=24, every=6)
+SMALL = Sizes(warm_sessions=120, batches=6, tasks=6, group=6, held_out=24, every=6)

@@ -1,7 +1,7 @@
 """Checkpoints of a run: a folder that appears by rename, whole, with a manifest of where the run stands.
 
-``OUT/step-<n>/``: ``manifest.json``, the learner's tensors (``saved``), and the learner's log probs from before the
-batch's first update. The newest is the one to go on from; it is removed only when a newer one has appeared.
+``OUT/step-<n>-<batch>/``: ``manifest.json``, the learner's tensors (``saved``), and the learner's log probs from before
+the batch's first update. The newest is the one to go on from; it is removed only when a newer one has appeared.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def write(out: Path, manifest: Manifest, keep: Callable[[Path], None], anchors: Mapping[str, LogProbs] | None) -> Path:
     """``keep`` writes the learner's tensors into the folder it is given."""
-    final = out / f"{PREFIX}{manifest.step:08d}"
+    final = out / f"{PREFIX}{manifest.step:08d}-{manifest.batch:06d}"
     building = out / f".{final.name}.{os.getpid()}.tmp"
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)

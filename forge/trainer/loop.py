@@ -117,7 +117,7 @@ class Loop:
         if start.folder is not None:
             self._learner.go_on(start.folder)
             self._say(f"resumed    after step {start.step} from {start.folder}")
-        version, batch = start.base.version if start.version is None else start.version, start.batch
+        version, batch = self._served(), start.batch
         published, chosen = None, Selection()
         while (samples := source(batch, version)) is not None:
             chosen = choose(config, samples, version)
@@ -136,6 +136,17 @@ class Loop:
         return TrainReport(
             start.base, version, published.path, published.digest, chosen, self._steps, self._metrics.path
         )
+
+    def _served(self) -> int:
+        """The version of the learner's weights. A run that was killed after it had published and before its checkpoint
+        left newer weights as the current ones: they are published anew, for rollouts are of what is served."""
+        config, start = self._config, self._start
+        if start.version is None:
+            return start.base.version
+        current = weights.current(config.data)
+        if start.batch_step == 0 and current is not None and current.version != start.version:
+            return self._publish(start.version).version
+        return start.version
 
     def _batch(self, batch: int, version: int, chosen: Selection) -> None:
         """All steps on one batch, or those that are left of it."""

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from forge.cli import build
 from forge.report.chart import GREATEST, HEIGHT, WIDTH, chart
 from forge.report.page import CURVES, write
 from forge.storage.errors import BadInput
@@ -114,3 +116,14 @@ def test_any_numbers_make_a_chart_within_its_frame(points: list[tuple[float, flo
         x, y = map(float, pair.split(","))
         assert 0 <= x <= WIDTH
         assert 0 <= y <= HEIGHT
+
+
+def test_the_command_finds_a_run_by_its_name_and_names_those_there_are(tmp_path: Path) -> None:
+    run(tmp_path / "train" / "7")
+    runner = CliRunner()
+    done = runner.invoke(build(), ["report", "7", "--data", str(tmp_path)])
+    assert done.exit_code == 0
+    assert Path(done.output.strip()) == tmp_path / "train" / "7" / "report.html"
+    refused = runner.invoke(build(), ["report", "8", "--data", str(tmp_path)])
+    assert isinstance(refused.exception, BadInput)
+    assert refused.exception.hint == "there are: 7"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from forge.policy import weights  # noqa: E402
 from forge.storage.errors import BadInput  # noqa: E402
+from forge.storage.records import Sample  # noqa: E402
 from forge.trainer import checkpoint  # noqa: E402
 from forge.trainer.checkpoint import Manifest  # noqa: E402
 from forge.trainer.config import Hyper, TrainConfig  # noqa: E402
 from forge.trainer.learner import Learner  # noqa: E402
+from forge.trainer.loop import Loop  # noqa: E402
+from forge.trainer.metrics import Metrics  # noqa: E402
 from forge.trainer.start import start_of  # noqa: E402
+from tests.trainer.conftest import sample  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 280
@@ -55,7 +61,7 @@ def test_the_newest_whole_checkpoint_counts(tmp_path: Path) -> None:
     anchors = {"a-0": np.array([-1.0, -2.0], np.float32)}
     first = checkpoint.write(tmp_path, manifest(), lambda path: None, None)
     second = checkpoint.write(tmp_path, manifest(step=4), lambda path: None, anchors)
-    (tmp_path / ".step-00000006.1.tmp").mkdir()  # of a run that was killed
+    (tmp_path / ".step-00000006-000000.1.tmp").mkdir()  # of a run that was killed
     folder, found = checkpoint.newest(tmp_path)
     assert (folder, found) == (second, manifest(step=4))
     assert not first.exists()
@@ -91,9 +97,44 @@ def test_what_cannot_be_gone_on_with_is_named(tmp_path: Path, tiny_model: Path) 
     assert "--resume" in refused.value.hint
     with pytest.raises(BadInput, match="another model"):
         begin(resume=True, out=tmp_path / "out")
-    (tmp_path / "out" / "step-00000002" / "manifest.json").write_text("{")
+    (tmp_path / "out" / "step-00000002-000000" / "manifest.json").write_text("{")
     with pytest.raises(BadInput, match="no manifest"):
         begin(resume=True, out=tmp_path / "out")
+
+
+@pytest.mark.model
+def test_weights_published_after_the_last_checkpoint_are_not_what_goes_on(tiny_model: Path, tmp_path: Path) -> None:
+    """Two batches; the run dies between the second publication and its checkpoint. The first batch's weights are
+    served again, under a new version, before the second batch is drawn anew."""
+    data, kept, drawn = tmp_path / "data", tmp_path / "kept", list[tuple[int, int]]()
+
+    def source(batch: int, version: int) -> list[Sample] | None:
+        drawn.append((batch, version))
+        if batch == 1:
+            shutil.copytree(data / "out", kept, dirs_exist_ok=True)
+        fresh = {"policy_version_min": version, "policy_version_max": version}
+        return [sample(n, reward=r, **fresh) for n, r in (("a", 1.0), ("b", 0.0))] if batch < 2 else None
+
+    def run(*, resume: bool) -> None:
+        config = TrainConfig(
+            data=data, model=str(tiny_model), hyper=Hyper(lr=1e-2), checkpoint_every=1, out=data / "out", resume=resume
+        )
+        start = start_of(config, [], print)
+        learner = Learner(start.base.path, config.hyper)
+        learner.load()
+        with Metrics(start.out, start.step) as metrics:
+            Loop(config, start, learner, metrics, print, None).run(source)
+
+    run(resume=False)
+    digests = {n: weights.weight_digest(data / "policy" / str(n)) for n in (1, 2)}
+    shutil.rmtree(data / "out")
+    shutil.copytree(kept, data / "out")
+    run(resume=True)
+    assert drawn == [(0, 0), (1, 1), (2, 2), (1, 3), (2, 4)]
+    assert [weights.weight_digest(data / "policy" / str(n)) for n in (3, 4)] == [digests[1], digests[2]]
+    current = weights.current(data)
+    assert current is not None
+    assert current.version == 4
 
 
 @pytest.mark.model
