@@ -223,6 +223,8 @@ class StreamAnswer:
         self._received = True
         try:
             document, found = self._cutter.cut(event.data)
+            counts = found.usage is not None and not found.choices and self._ask.drop_usage_chunk
+            usage = splice.members(event.data) if counts else {}
         except splice.UNREADABLE:
             # Nothing of ours can be in what is no answer: it goes as it came.
             self._give(event.raw)
@@ -232,8 +234,7 @@ class StreamAnswer:
             self.error = error_text(found.error)
             self._closing.append(event.raw)
             return
-        if found.usage is not None and not found.choices and self._ask.drop_usage_chunk:
-            usage = splice.members(event.data)
+        if counts:
             self._release({name: bytes(usage[name]) for name in self._ask.usage_members if name in usage})
             return
         raw = event.raw if document is event.data else event.with_data(document)

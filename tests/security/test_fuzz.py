@@ -204,6 +204,16 @@ def test_a_spoiled_answer_ends_the_clients_all_the_same(name: str, rounds: int) 
     fuzz(rounds, st.tuples(st.sampled_from(ANSWERS), changes, st.sampled_from([7, 100, 1 << 20])), body)
 
 
+@pytest.mark.parametrize("name", ["chat", "completions"])
+def test_a_usage_chunk_that_is_no_text_goes_as_it_came(name: str) -> None:
+    dialect, engine = DIALECTS[name], ENGINES["vllm"]
+    request = {n: v for n, v in REQUESTS[name].items() if n != "stream_options"}
+    sent = dialect.request(json.dumps(request).encode(), engine=engine, overrides=Overrides(), call_id="c" * 26)
+    event = b'data: {"choices":[],"\x80":1,"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}\n\n'
+    answer = dialect.answer(sent, engine=engine, call_id="c" * 26, created=1)
+    assert event in b"".join(piece.data for piece in [*answer.feed(event), *answer.finish()])
+
+
 @ROUNDS
 def test_spoiled_bytes_are_bodies_frames_events_and_paths_or_errors(rounds: int) -> None:
     def body(case: tuple[bytes, str]) -> None:
