@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from forge.client import ControlClient
@@ -129,7 +129,7 @@ class Nodes:
                     f"{mine.python}",
                     "install the same on every node",
                 )
-            await _told(node, actor.prepare.remote(self._run))
+            await _told(node, actor.prepare.remote(replace(self._run, tasks=())))
             node.serving = actor.serve.options(num_returns="streaming").remote(node.proxy, self._upstream.key)
             node.control = await _told(node, await anext(node.serving))
             node.actor = actor

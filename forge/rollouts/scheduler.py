@@ -18,7 +18,8 @@ from typing import Final
 
 from forge.rollouts.balance import pass_rate
 from forge.rollouts.groups import Ended, Group, Work
-from forge.storage.errors import Untrainable
+from forge.run_report import UNREACHED
+from forge.storage.errors import Unavailable, Untrainable
 from forge.storage.records import Sample
 
 TRIES: Final = 20
@@ -180,6 +181,11 @@ class Scheduler:
         if lost < TRIES * self._size:
             return
         found.given_up = self._given_up
+        if all(each.status in UNREACHED for each in found.drawn):
+            raise Unavailable(
+                f"no session of {lost} groups was served: {_words(found)}",
+                "look at the policy server, and at what the harnesses said: DATA/harness/RUN",
+            )
         raise Untrainable(
             f"{lost} groups were drawn and {len(self._ready)} of {self._size} can be learned from: {_words(found)}",
             "take tasks that this policy wins at times; look at the sessions' status and rewards: forge sessions",

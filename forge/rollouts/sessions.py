@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -47,8 +47,7 @@ class Sessions:
         self._free = run.concurrency
         self._graders = Graders(run.runner, scratch / "code")
         self._graders.gather(run.tasks, run.modules)
-        self._code: Mapping[str, bytes] = packed(scratch / "code")
-        self._shared = (ray.put(run), ray.put(self._code))
+        self._shared = (ray.put(replace(run, tasks=())), ray.put(packed(scratch / "code")))
         self._task = ray.remote(rollout)
 
     async def session(self, work: Work, index: int) -> Ended:

@@ -169,6 +169,19 @@ async def test_tasks_that_never_teach_end_the_run_and_say_why() -> None:
     assert "no_positive" in caught.value.message
 
 
+async def test_a_policy_that_is_gone_is_told_from_tasks_that_are_too_hard() -> None:
+    async def unserved(work: Work) -> Group:
+        lost = Ended(session_id="s", status=SessionStatus.POLICY_DOWN)
+        return Group(work, (lost,) * 8, dropped=Dropped.FEWER_THAN_TWO)
+
+    async with (
+        asyncio.timeout(WAIT_S),
+        scheduling(unserved, order(), size=1, max_staleness=0, batches=9) as scheduler,
+    ):
+        with pytest.raises(Unavailable, match="policy_down"):
+            await scheduler.batch(0, 0)
+
+
 async def test_what_hits_every_session_ends_the_run() -> None:
     async def gone(work: Work) -> Group:
         raise Unavailable("no node is left", "")

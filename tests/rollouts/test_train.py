@@ -202,6 +202,14 @@ def test_a_cluster_without_room_for_a_session_is_named(ray_cluster: RayCluster) 
 
 @pytest.mark.ray
 @pytest.mark.process
+def test_a_cluster_with_another_token_is_named(ray_cluster: RayCluster) -> None:
+    done = joined(ray_cluster.cluster.address, 1, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="not-the-clusters-token-at-all")
+    assert done.returncode == Exit.UNAVAILABLE, done.stdout + done.stderr
+    assert "RAY_AUTH_TOKEN are those of the cluster" in done.stdout
+
+
+@pytest.mark.ray
+@pytest.mark.process
 def test_another_ray_or_python_than_the_clusters_is_named(ray_cluster: RayCluster) -> None:
     """The cluster's own record says that it was started by others."""
     from ray._private.worker import global_worker
