@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from forge.storage.trajectory import Placer
 SNAPSHOT_LINKS: Final = 64
 """A power of two. So many links from its root a call is written whole again, and at every doubling."""
 HASH_BYTES: Final = 16
+BULK: Final = ("request_raw", "top_logprobs", "routed_experts", "sampling_mask")
+"""Of a call: nothing is derived from it."""
 Blake: TypeAlias = "hashlib.blake2b"
 
 
@@ -107,7 +109,7 @@ class Chain:
             prompt_hash=hashed.prompt_hash,
             chain_len=parent.chain_len + 1 if parent else 0,
         )
-        said = [*pieces, Piece(call.response.encode())] if call.response else pieces
+        said = [*pieces, Piece(call.response)] if call.response else pieces
         link = _Link(depth, delta.chain_len, said, tools_hash, hashed)
         self._links[Key(call.call_id, call.choice)] = link
         self._keep(delta, len(pieces) - shared)
@@ -119,15 +121,12 @@ class Chain:
         return [unfolder.add(row) for row in self.rows]
 
     def _keep(self, delta: Delta, messages: int) -> None:
-        call = replace(
-            delta.call,
-            request_raw=None,
-            top_logprobs=None,
-            routed_experts=None,
-            sampling_mask=None,
-            prompt_log_probs=empty_log_probs(),
-        )
-        self.rows.append(replace(delta, call=call))
+        call = delta.call
+        if any(getattr(call, name) is not None for name in BULK) or len(call.prompt_log_probs):
+            nothing: dict[str, Any] = dict.fromkeys(BULK)
+            call = replace(call, prompt_log_probs=empty_log_probs(), **nothing)
+            delta = replace(delta, call=call)
+        self.rows.append(delta)
         ids = len(delta.prompt_suffix_ids) + 2 * len(call.output_ids)
         texts = (call.messages, call.tools, call.response, call.sampling_sent, call.error)
         self.size += 12 * ids + 128 * messages + sum(3 * len(text) for text in texts if text) + 4096
@@ -175,7 +174,7 @@ class Unfolder:
         return replace(row.call, prompt_ids=prompt, messages=text, tools=tools)
 
     def _keep(self, row: Delta, prompt: Ids, hashed: Hashed, messages: list[Piece], tools: str | None) -> None:
-        said = [*messages, Piece(row.call.response.encode())] if row.call.response else messages
+        said = [*messages, Piece(row.call.response)] if row.call.response else messages
         self._wholes[Key(row.call.call_id, row.call.choice)] = _Whole(prompt, row.call.output_ids, hashed, said, tools)
         self.size += prompt.nbytes + row.call.output_ids.nbytes + 8 * len(messages) + len(row.call.messages) + 1024
 

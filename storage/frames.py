@@ -36,6 +36,8 @@ class Open(Frame, tag="open", frozen=True, kw_only=True):
     stream: bool
     request_len: int
     sent_len: int = -1
+    sent_shared: int = 0
+    """So many bytes of the body that was sent are the request's first ones, and are not written again."""
     engine: str = ""
     replica: str = ""
     model_requested: str | None = None

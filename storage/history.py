@@ -90,7 +90,7 @@ class History:
 
     def read(self, pieces: list[Piece], response: str | None, tools: str | None, kind: str) -> Said:
         """``pieces``: the prompt's messages. Of those that a recent prompt began with nothing is worked out again."""
-        reply = self._key(Piece(response.encode())) if response else None
+        reply = self._key(Piece(response)) if response else None
         like, same = self._alike(pieces)
         keys = [self._key(piece) for piece in islice(pieces, same, None)]
         whole = _running(like.whole[:same] if like else [], [key.whole for key in keys])
@@ -189,7 +189,7 @@ class History:
 def _key_of(piece: Piece) -> Key:
     """Total: what a harness sent may be any JSON, and the row of a refused call is placed too."""
     try:
-        return _normalise(msgspec.json.decode(piece.raw))
+        return _normalise(msgspec.json.decode(piece.text))
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return Key(piece.digest, piece.digest, assistant=False, told=False, thinks=False, text="")
 

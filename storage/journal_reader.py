@@ -33,7 +33,7 @@ from forge.storage.journal_segment import (
 
 log = logging.getLogger(__name__)
 
-READ_BYTES: Final = 4 << 20
+READ_BYTES: Final = 1 << 20
 """Bytes taken from the file at once; a longer frame is read by itself."""
 
 

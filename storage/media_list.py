@@ -20,6 +20,7 @@ from forge.storage.media_text import references
 
 MARKS: Final = ('_url"', '"input_audio"', '"file"')
 """Stand in every message with media."""
+_LONGEST: Final = max(map(len, MARKS))
 PLACES: Final = ("url", "data", "file_data")
 """Where a part of some type keeps its content."""
 
@@ -46,9 +47,15 @@ class Medium(msgspec.Struct, frozen=True, kw_only=True):
 _column: Final = msgspec.json.Decoder(list[Medium | str])
 
 
+def shows_media(messages: str, known: int = 0) -> bool:
+    """Whether there can be any: a glance. The first ``known`` characters were looked at already."""
+    start = max(0, known - _LONGEST)
+    return any(messages.find(mark, start) >= 0 for mark in MARKS)
+
+
 def media_of(messages: str) -> str | None:
     """The ``media`` column of a call with these messages (with references); None without media."""
-    if not any(mark in messages for mark in MARKS):
+    if not shows_media(messages):
         return None
     try:
         found = list(_media(json.loads(messages)))

@@ -18,20 +18,24 @@ import msgspec
 
 RECENT: Final = 4
 """Prompts whose messages a new one is compared with: a session's agents take turns."""
-_SEPARATOR: Final = re.compile(rb"\s*,\s*")
-_START: Final = re.compile(rb"\s*\[\s*")
+_SEPARATOR: Final = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
+_START: Final = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*")
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Piece:
     """One message. The same message of several prompts is the same object, so it is hashed once."""
 
-    __slots__ = ("digest", "raw")
+    __slots__ = ("digest", "text")
 
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
+    def __init__(self, text: str) -> None:
+        self.text = text
         """Its JSON as it was sent."""
-        self.digest = hashlib.blake2b(raw, digest_size=16).digest()
+        self.digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def _pieces(array: str) -> list[Piece]:
+    return [Piece(str(memoryview(raw), "utf-8")) for raw in _raw_list.decode(array)]
 
 
 class Messages:
@@ -44,35 +48,34 @@ class Messages:
         """The messages of a JSON array; [] where it is none that we can take apart (half a surrogate pair, no array
         at all): such a text is kept as it is, whole."""
         try:
-            document = text.encode()
-            pieces = self._known(document) or [Piece(bytes(raw)) for raw in _raw_list.decode(document)]
+            pieces = self._known(text) or _pieces(text)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return []
         if pieces:
             self._remember(pieces)
         return pieces
 
-    def _known(self, document: bytes) -> list[Piece]:
+    def _known(self, text: str) -> list[Piece]:
         """Those of the recent prompt that it repeats furthest, and what is new; [] where nothing is repeated."""
-        start = _START.match(document)
+        start = _START.match(text)
         if start is None:
             return []
         best: list[Piece] = []
         count, end = 0, 0
         for pieces in reversed(self._recent):
-            same, at = _repeated(document, pieces, start.end())
+            same, at = _repeated(text, pieces, start.end())
             if same > count:
                 best, count, end = pieces, same, at
             if count == len(pieces):
                 break
         if not count:
             return []
-        rest = document[end:]
+        rest = text[end:]
         if comma := _SEPARATOR.match(rest):
-            new = [Piece(bytes(raw)) for raw in _raw_list.decode(b"[" + rest[comma.end() :])]
+            new = _pieces("[" + rest[comma.end() :])
             return best[:count] + new if new else []
         # Nothing new: what follows must be the end of the array and of the text.
-        return best[:count] if not _raw_list.decode(b"[" + rest) else []
+        return best[:count] if not _raw_list.decode("[" + rest) else []
 
     def _remember(self, pieces: list[Piece]) -> None:
         """In the place of the prompt that it goes on from, if there is one."""
@@ -83,19 +86,19 @@ class Messages:
         self._recent.append(pieces)
 
 
-def _repeated(document: bytes, pieces: Sequence[Piece], at: int) -> tuple[int, int]:
-    """How many of ``pieces`` stand in the document from ``at`` on, and where the last of them ends."""
+def _repeated(text: str, pieces: Sequence[Piece], at: int) -> tuple[int, int]:
+    """How many of ``pieces`` stand in the text from ``at`` on, and where the last of them ends."""
     count, end = 0, at
     for piece in pieces:
-        if not document.startswith(piece.raw, at):
+        if not text.startswith(piece.text, at):
             break
-        after = at + len(piece.raw)
-        following = document[after : after + 2]
-        if following[:1] == b"," and following[1:].strip():
+        after = at + len(piece.text)
+        following = text[after : after + 2]
+        if following[:1] == "," and following[1:].strip():
             at = after + 1
-        elif separator := _SEPARATOR.match(document, after):
+        elif separator := _SEPARATOR.match(text, after):
             at = separator.end()
-        elif following.lstrip()[:1] in (b"", b"]"):
+        elif following.lstrip()[:1] in ("", "]"):
             return count + 1, after
         else:
             break  # a number that goes on
@@ -105,7 +108,7 @@ def _repeated(document: bytes, pieces: Sequence[Piece], at: int) -> tuple[int, i
 
 def joined(pieces: Sequence[Piece], start: int = 0) -> str:
     """A JSON array of the messages from ``start`` on."""
-    return (b"[" + b",".join(piece.raw for piece in islice(pieces, start, None)) + b"]").decode()
+    return "[" + ",".join(piece.text for piece in islice(pieces, start, None)) + "]"
 
 
 def common(a: Sequence[Piece], b: Sequence[Piece]) -> int:

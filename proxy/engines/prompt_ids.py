@@ -21,8 +21,6 @@ FOLD_FROM: Final = 4096
 """Documents shorter than this are parsed whole."""
 RECENT: Final = 4
 """Prompts that a new one is compared with: a session's agents take turns."""
-MEMORY_BYTES: Final = 128 << 20
-"""Of the texts and ids of all sessions' prompts; what does not fit is parsed again."""
 _NAMES: Final = ("prompt_token_ids", "input_ids")
 _BLANK: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
@@ -35,7 +33,7 @@ class Folded(NamedTuple):
     document: bytes
     """With ``[MARK]`` in the place of the array."""
     text: bytes
-    """What stood between its brackets."""
+    """What stood between its brackets; whether these are ids shows when it is read."""
 
 
 def fold(document: bytes) -> Folded | None:
@@ -49,7 +47,7 @@ def fold(document: bytes) -> Folded | None:
         if start < 0:
             continue
         end = document.find(b"]", start)
-        if end < 0 or document.find(b'"', start, end) >= 0 or document.find(b"[", start, end) >= 0:
+        if end < 0:
             continue
         folded = b"".join((document[:start], b"%d" % MARK, document[end:]))
         if folded.count(needle) == 1 and b"\\" + needle not in folded:
@@ -93,7 +91,7 @@ class PromptIds:
             new = _ids.decode(b"[" + text[end + 1 :] + b"]")
             if not new:
                 raise msgspec.DecodeError("nothing stands after the last comma")
-            ids = known.ids[:count] + array("i", new)
+            ids = (known.ids if count == len(known.ids) else known.ids[:count]) + array("i", new)
         if known is not None and end >= len(known.text) // 2:
             self._recent.remove(known)
         self._recent = [*self._recent[1 - RECENT :], _Known(text, ids)]
@@ -109,36 +107,6 @@ class PromptIds:
             if count == len(known.ids):
                 break
         return best
-
-
-class PromptMemory:
-    """The prompts of many sessions: of those read last, as many as fit into ``limit`` bytes."""
-
-    def __init__(self, limit: int = MEMORY_BYTES) -> None:
-        self._limit = limit
-        self._held: dict[str, PromptIds] = {}
-        """The latest last."""
-        self._sizes: dict[str, int] = {}
-        self.held = 0
-        """Bytes, less what the session in hand has grown by."""
-
-    def of(self, session_id: str) -> PromptIds:
-        """The session's; what the one before it has grown to is counted now."""
-        self._forget()
-        prompts = self._held.pop(session_id, None) or PromptIds()
-        self._held[session_id] = prompts
-        return prompts
-
-    def _forget(self) -> None:
-        if not self._held:
-            return
-        latest = next(reversed(self._held))
-        self.held += self._held[latest].size - self._sizes.get(latest, 0)
-        self._sizes[latest] = self._held[latest].size
-        while self.held > self._limit:
-            oldest = next(iter(self._held))
-            del self._held[oldest]
-            self.held -= self._sizes.pop(oldest)
 
 
 def _common(known: _Known, text: bytes) -> tuple[int, int]:

@@ -7,11 +7,12 @@ interval as a ``cut`` does: what a dead writer left is closed before it, and no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from forge.storage.frames import Boot, Close, Cut, Data, Open, Policy, SessionFrame
 from forge.storage.journal import Entry, Position
+from forge.storage.records import Call
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +22,24 @@ class ClosedCall:
     """All that was recorded of one call."""
 
     open: Open
-    request: bytes
-    sent: bytes
+    blobs: bytes
     answer: bytes
     close: Close
+    rows: list[Call] | None = None
+    """Decoded as soon as it closed, where the assembly was told how."""
+
+    @property
+    def request(self) -> bytes:
+        """The harness's own."""
+        return self.blobs[: self.open.request_len]
+
+    @property
+    def sent(self) -> bytes:
+        """What the engine got."""
+        length, shared = self.open.request_len, self.open.sent_shared
+        if self.open.sent_len < 0:
+            return self.request
+        return b"".join((self.blobs[:shared], self.blobs[length:])) if shared else self.blobs[length:]
 
 
 @dataclass(slots=True)
@@ -49,14 +64,14 @@ class _OpenCall:
     """(attempt, engine bytes)."""
     close: Close | None = None
     """The last one that came."""
+    rows: list[Call] | None = None
+    """Of that one."""
 
     def closed(self) -> ClosedCall:
         close = self.close
         assert close is not None
-        request = self.blobs[: self.frame.request_len]
-        sent = self.blobs[self.frame.request_len :] if self.frame.sent_len >= 0 else request
         answer = b"".join(data for attempt, data in self.pieces if attempt == close.attempt)
-        return ClosedCall(self.frame, request, sent, answer, close)
+        return ClosedCall(self.frame, self.blobs, answer, close, self.rows)
 
 
 class Assembly:
@@ -66,7 +81,16 @@ class Assembly:
     still open matter.
     """
 
-    def __init__(self, writer: int, *, boot: int = 0, replay_until: Position | None = None) -> None:
+    def __init__(
+        self,
+        writer: int,
+        *,
+        boot: int = 0,
+        replay_until: Position | None = None,
+        decode: Callable[[ClosedCall], list[Call]] | None = None,
+    ) -> None:
+        """``decode``: makes rows of a call at once, while what it said is still in the processor's caches."""
+        self._decode = decode
         self._writer = writer
         self._boot = boot
         self._replay_until = replay_until
@@ -124,8 +148,10 @@ class Assembly:
     def _close(self, frame: Close, entry: Entry, replayed: bool) -> None:
         call = self._open.pop(frame.call_id, None) or self._ended.get(frame.call_id)
         if call is not None:
-            call.close = frame
+            call.close, call.rows = frame, None
             self._ended[frame.call_id] = call
+            if self._decode is not None and not replayed:
+                call.rows = self._decode(call.closed())
         elif not replayed:
             log.warning("close of an unknown call: call=%s at=%s", frame.call_id, entry.position)
 

@@ -9,6 +9,7 @@ call, so lengths are checked for the call as a whole.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +19,12 @@ from forge.proxy import splice
 from forge.proxy.dialects.overlay import LIMITS
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Engine, Tokens
-from forge.proxy.engines.prompt_ids import PromptIds, PromptMemory
+from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.recording.assembly import ClosedCall
+from forge.proxy.recording.memory import Memory, SessionMemory
 from forge.proxy.recording.worth import untrainable
 from forge.proxy.redaction import redact
 from forge.storage.frames import Close, Open, seq
-from forge.storage.media_list import media_of
 from forge.storage.media_text import escaped
 from forge.storage.records import (
     Call,
@@ -46,24 +47,38 @@ FROM_TOKENS: Final = (
     *("finish_reason", "prompt_ids", "output_ids", "output_log_probs", "top_logprobs", "prompt_tokens"),
 )
 
+_of_open: Final = attrgetter(*FROM_OPEN)
+_of_close: Final = attrgetter(*FROM_CLOSE)
+_of_tokens: Final = attrgetter(*FROM_TOKENS)
+
 
 def decode_call(
-    open: Open, request: bytes, sent: bytes, answer: bytes, close: Close, prompts: PromptIds | None = None
+    open: Open, request: bytes, sent: bytes, answer: bytes, close: Close, memory: SessionMemory | None = None
 ) -> list[Call]:
-    """One row per choice, at least one. ``sent`` is what the engine got, ``answer`` its body as received. ``prompts``
-    are those of the session so far: they make it faster, never different."""
+    """One row per choice, at least one. ``sent`` is what the engine got, ``answer`` its body as received. ``memory`` is
+    of the session so far: it makes it faster, never different."""
+    if memory is None:
+        memory = SessionMemory()
     asked = _members(sent)
-    tokens, failure = _read(open.engine, answer, close, prompts)
+    tokens, failure = _read(open.engine, answer, close, memory.prompts)
+    messages = _text(asked.get("messages")) or "[]"
+    said = {
+        "messages": messages,
+        "media": memory.media_of(messages),
+        "tools": _text(asked.get("tools")),
+        "request_raw": None if open.dialect == "chat" else request,
+    }
     return [
-        _row(open, request, asked, close, choice, token, tokens, failure)
+        _row(open, said, asked, close, choice, token, tokens, failure)
         for choice, token in enumerate(tokens or [_no_tokens()])
     ]
 
 
-def decode_closed(closed: ClosedCall, memory: PromptMemory) -> list[Call]:
+def decode_closed(closed: ClosedCall, memory: Memory) -> list[Call]:
     """The same of a call as the journal gives it."""
-    prompts = memory.of(closed.open.session_id)
-    return decode_call(closed.open, closed.request, closed.sent, closed.answer, closed.close, prompts)
+    request = b"" if closed.open.dialect == "chat" else closed.request  # of chat, what was sent says it all
+    session = memory.of(closed.open.session_id)
+    return decode_call(closed.open, request, closed.sent, closed.answer, closed.close, session)
 
 
 def _members(body: bytes) -> Mapping[str, Raw]:
@@ -73,7 +88,7 @@ def _members(body: bytes) -> Mapping[str, Raw]:
         return {}
 
 
-def _read(engine_name: str, answer: bytes, close: Close, prompts: PromptIds | None) -> tuple[list[Tokens], str | None]:
+def _read(engine_name: str, answer: bytes, close: Close, prompts: PromptIds) -> tuple[list[Tokens], str | None]:
     engine: Engine = ENGINES.get(engine_name, ENGINES["openai"])
     if not answer or answer.isspace():
         return [], None
@@ -89,7 +104,7 @@ def _no_tokens() -> Tokens:
 
 def _row(
     open: Open,
-    request: bytes,
+    said: Mapping[str, Any],
     asked: Mapping[str, Raw],
     close: Close,
     choice: int,
@@ -99,16 +114,11 @@ def _row(
 ) -> Call:
     version = _versions(open, close, token)
     reason = untrainable(open, asked, close, token, tokens, version)
-    messages = _text(asked.get("messages")) or "[]"
     return Call(
         seq=seq(open),
         choice=choice,
-        messages=messages,
-        media=media_of(messages),
-        tools=_text(asked.get("tools")),
         response=escaped(msgspec.json.encode(token.message)).decode() if token.message else None,
         replica=close.replica or open.replica,
-        request_raw=None if open.dialect == "chat" else request,
         model_served=token.model,
         completion_tokens=_completion_tokens(token, tokens),
         edits=_edits(open, close),
@@ -118,9 +128,10 @@ def _row(
         weight_digest=close.weight_digest or open.weight_digest,
         trainable=reason is None,
         untrainable_reason=reason,
-        **{name: getattr(open, name) for name in FROM_OPEN},
-        **{name: getattr(close, name) for name in FROM_CLOSE},
-        **{name: getattr(token, name) for name in FROM_TOKENS},
+        **said,
+        **dict(zip(FROM_OPEN, _of_open(open), strict=True)),
+        **dict(zip(FROM_CLOSE, _of_close(close), strict=True)),
+        **dict(zip(FROM_TOKENS, _of_tokens(token), strict=True)),
         **version,
     )
 
@@ -149,8 +160,8 @@ def _later_edits(close: Close) -> list[Any]:
 
 def _text(value: Raw | None) -> str | None:
     """A member's JSON text; None for null."""
-    text = b"null" if value is None else bytes(value)
-    return None if text == b"null" else text.decode("utf-8", "replace")
+    text = "null" if value is None else str(memoryview(value), "utf-8", "replace")
+    return None if text == "null" else text
 
 
 def _completion_tokens(token: Tokens, tokens: Sequence[Tokens]) -> int | None:

@@ -178,7 +178,9 @@ class Decoder:
             mark = self._checkpoint.mark(writer)
             reader = JournalReader(journal_dir(self.data, writer), Position(*mark.oldest))
             until = Position(*mark.position)
-            found = _Follower(writer, reader, Assembly(writer, boot=mark.boot, replay_until=until))
+            found = _Follower(
+                writer, reader, Assembly(writer, boot=mark.boot, replay_until=until, decode=self._projector.decode)
+            )
             self._followers[writer] = found
         return found
 

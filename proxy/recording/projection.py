@@ -17,9 +17,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forge.proxy.engines.prompt_ids import PromptMemory
-from forge.proxy.recording.assembly import Interval
+from forge.proxy.recording.assembly import ClosedCall, Interval
 from forge.proxy.recording.decode import decode_closed
+from forge.proxy.recording.memory import Memory
 from forge.storage.checkpoint import Checkpoint
 from forge.storage.dataset_calls import BrokenDataset, CallReader
 from forge.storage.delta import Chain
@@ -53,7 +53,7 @@ class Projector:
         self._data = data
         self._checkpoint = checkpoint
         self._chain_bytes = chain_bytes
-        self._prompts = PromptMemory()
+        self._memory = Memory()
         self._chains: dict[tuple[int, str], Chain] = {}
         """By writer and session, the most recent last."""
 
@@ -73,8 +73,11 @@ class Projector:
         self._forget()
         return written
 
+    def decode(self, closed: ClosedCall) -> list[Call]:
+        return decode_closed(closed, self._memory)
+
     def _write_calls(self, interval: Interval, name: str, written: Written) -> None:
-        calls = [call for closed in interval.calls for call in decode_closed(closed, self._prompts)]
+        calls = [call for closed in interval.calls for call in closed.rows or self.decode(closed)]
         calls.sort(key=lambda call: (call.seq, call.call_id, call.choice))
         self._checkpoint.counts.add(calls)
         for run_id, mine in _by_run(calls).items():

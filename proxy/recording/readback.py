@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from forge.proxy.engines.prompt_ids import PromptMemory
 from forge.proxy.recording.assembly import Assembly
 from forge.proxy.recording.decode import decode_closed
+from forge.proxy.recording.memory import Memory
 from forge.storage.checkpoint import load
 from forge.storage.dataset import Dataset
 from forge.storage.errors import Unavailable
@@ -89,5 +89,5 @@ def _rows(assembly: Assembly, last: Entry | None) -> list[Call]:
         return []
     bound = assembly.feed(Entry(last.position, last.end, Cut(number=0, wall_us=0), b""))
     closed = bound.calls if bound is not None else []
-    memory = PromptMemory()
+    memory = Memory()
     return [row for call in closed for row in decode_closed(call, memory)]

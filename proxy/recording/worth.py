@@ -42,7 +42,8 @@ def untrainable(
     count = len(token.output_ids)
     effective = _effective(open, asked)
     sums_up = token.completion_tokens == sum(len(one.output_ids) for one in tokens)
-    scored = bool(np.all(np.isfinite(log_probs)) and np.all(log_probs <= ABOVE_ZERO))
+    # Of a NaN neither comparison holds.
+    scored = not len(log_probs) or bool(log_probs.max() <= ABOVE_ZERO and log_probs.min() > -np.inf)
     checks: tuple[tuple[bool, Untrainable], ...] = (
         (close.status != CallStatus.OK or token.finish_reason in (None, ABORT), Untrainable.STATUS),
         (not len(token.prompt_ids), Untrainable.PROMPT_IDS_MISSING),
@@ -61,7 +62,7 @@ def untrainable(
 def _effective(open: Open, asked: Mapping[str, Raw]) -> Mapping[str, Raw]:
     """What was sent, over what the server takes where it was sent nothing."""
     defaults = dict(splice.members(open.sampling_defaults.encode())) if open.sampling_defaults else {}
-    sent = {name: value for name, value in asked.items() if bytes(value) != b"null"}
+    sent = {name: value for name, value in asked.items() if len(memoryview(value)) != 4 or bytes(value) != b"null"}
     if all(name in sent for name in DEFAULTED):
         defaults.pop(UNTOLD, None)
     return {**defaults, **sent}

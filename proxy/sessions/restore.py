@@ -17,9 +17,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forge.proxy.engines.prompt_ids import PromptMemory
 from forge.proxy.recording.assembly import Assembly, Interval
 from forge.proxy.recording.decode import decode_closed
+from forge.proxy.recording.memory import Memory as DecodeMemory
 from forge.proxy.sessions.live import Used
 from forge.proxy.sessions.spec import Policy
 from forge.storage import checkpoint as checkpoints
@@ -98,7 +98,7 @@ class _Replay:
         """Those whose tokens are too."""
         self._budgeted = {s.session_id for s in memory.sessions if s.budgets is not None}
         self._last: Entry | None = None
-        self._prompts = PromptMemory()
+        self._decoding = DecodeMemory()
 
     def recorded(self, data: Path, checkpoint: Checkpoint) -> None:
         """What the dataset says of the calls of open sessions."""
@@ -153,7 +153,7 @@ class _Replay:
             session_id, call_id = closed.open.session_id, closed.open.call_id
             if session_id not in self._budgeted or call_id in self._decoded:
                 continue
-            for row in decode_closed(closed, self._prompts):
+            for row in decode_closed(closed, self._decoding):
                 self._tokens(session_id, len(row.prompt_ids), len(row.output_ids) or row.completion_tokens or 0)
 
     def _session(self, state: Session) -> None:

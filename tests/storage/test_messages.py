@@ -30,8 +30,8 @@ def test_prompts_are_taken_apart_alike_whatever_came_before(script: list[tuple[i
         prompts.append([*prompts[of % len(prompts)][:keep], *new])
         text = json.dumps(prompts[-1], separators=by)
         pieces = memory.read(text)
-        assert [msgspec.json.decode(piece.raw) for piece in pieces] == prompts[-1]
-        assert [piece.raw for piece in pieces] == [piece.raw for piece in Messages().read(text)]
+        assert [msgspec.json.decode(piece.text) for piece in pieces] == prompts[-1]
+        assert [piece.text for piece in pieces] == [piece.text for piece in Messages().read(text)]
 
 
 def test_a_message_that_is_repeated_is_the_same_object() -> None:
@@ -48,4 +48,4 @@ def test_what_is_no_array_is_none_also_after_one() -> None:
     assert memory.read("[1,2]")
     for text in ("[1,2", "[1,2,]", "[1,2]x", "1,2]", "{}", "", "[1 2]", "[12", "[1,2,,3]", "[1,2}"):
         assert memory.read(text) == [], text
-    assert [piece.raw for piece in memory.read("[1,2,3]")] == [b"1", b"2", b"3"]
+    assert [piece.text for piece in memory.read("[1,2,3]")] == ["1", "2", "3"]
