@@ -31,6 +31,7 @@ from forge.policy.sampler import Sampler, Sampling
 from forge.policy.scheduler import Job, QueueFull, Scheduler, Step
 from forge.policy.template import Detokenizer, Text
 from forge.policy.weights import weight_digest
+from forge.proxy.door.origin import from_here
 from forge.storage.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -86,11 +87,13 @@ class PolicyServer:
 
     @web.middleware
     async def _door(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The key, and every error in one shape."""
+        """The key, or that no web page asks; and every error in one shape."""
         if self.options.key is not None and request.path != "/health":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
             if not hmac.compare_digest(given, self.options.key.encode()):
                 return _json(error(401, "wrong or missing key: send Authorization: Bearer <key>"), 401)
+        elif self.options.key is None and not from_here(request):
+            return _json(error(403, "without a key, web pages and foreign host names are not served"), 403)
         try:
             return await handler(request)
         except Refused as refused:

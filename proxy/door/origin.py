@@ -39,6 +39,12 @@ def known_origin(request: web.BaseRequest) -> bool:
     return origin is None or _local(_name(origin) or "")
 
 
+def from_here(request: web.BaseRequest) -> bool:
+    """Both, for a server that knows its own address from the connection."""
+    address = request.transport.get_extra_info("sockname") if request.transport is not None else None
+    return known_origin(request) and known_host(request, address[0] if isinstance(address, tuple) else "localhost")
+
+
 def _local(name: str) -> bool:
     return is_loopback(name) or LOCAL_NAMES.fullmatch(name) is not None
 

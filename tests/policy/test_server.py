@@ -214,3 +214,13 @@ async def test_the_key_opens_every_route_but_health(tiny: Callable[[int], Path])
         assert (await served.post("/pause"))[0] == 401
         served.http.headers["Authorization"] = "Bearer secret"
         assert "data" in await served.get("/v1/models")
+
+
+async def test_a_web_page_pauses_no_server(served: Served) -> None:
+    """Without a key every program of this machine may ask, but no page of another origin or of a bent name."""
+    for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example:8200"}, {"Origin": "null"}):
+        for path in ("/pause", "/v1/chat/completions"):
+            async with served.http.post(served.base + path, data=b"{}", headers=headers) as answer:
+                assert answer.status == 403
+    async with served.http.get(f"{served.base}/health", headers={"Host": "localhost:1"}) as answer:
+        assert answer.status == 200

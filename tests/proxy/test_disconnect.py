@@ -125,7 +125,9 @@ async def test_calls_of_others_go_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as s:
         s.engine.script(Turn("stays one", gate=gate), Turn("leaves", gate=Gate(is_open=False)))
         staying = asyncio.ensure_future(_read(s))
-        await s.opened()
+        async with asyncio.timeout(WAIT_S):
+            while not s.engine.served:  # else the other one may get its turn
+                await asyncio.sleep(0.005)
         await leave(s, True, 0)
         assert [c.status for c in await s.closed()] == ["aborted"]
         gate.open()
