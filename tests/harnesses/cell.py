@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,8 @@ class Cell:
     """What the engine was asked."""
     calls: Sequence[Call] = ()
     samples: Sequence[Sample] = ()
+    decode: Callable[[Sequence[int]], str] = str
+    """Ids of the engine as text."""
 
     @property
     def kinds(self) -> Counter[str]:
@@ -124,7 +126,9 @@ async def through_proxy(
         outcome = await _launch(adapter, tmp / "job", ticket.base_url, ticket.api_key, script)
         calls = await s.control.calls(ticket.session_id)
         closed = await s.control.close_session(ticket.session_id, reward=1.0, grace=2.0)
-        return Cell(adapter.name, scenario.name, outcome, list(s.engine.served), calls, closed.samples)
+        return Cell(
+            adapter.name, scenario.name, outcome, list(s.engine.served), calls, closed.samples, engine.tokenizer.decode
+        )
 
 
 async def direct(adapter: HarnessAdapter, scenario: Scenario, tmp: Path) -> Cell:
