@@ -21,6 +21,7 @@ from forge.adapters.trainers.rows import Choice, Left
 from forge.export_source import Source
 from forge.storage.errors import BadInput, Untrainable
 from forge.storage.files import write_whole
+from forge.storage.media import MediaStore
 from forge.storage.recipe import DEFAULT, Recipe
 from forge.trainer.advantage import group_advantages
 from forge.trainer.config import Baseline
@@ -109,7 +110,8 @@ def export(config: ExportConfig) -> ExportReport:
     if not choice.kept:
         raise Untrainable(f"nothing to export for {trainer.name}: {_counts(choice.left)}", _hint(choice.left))
     path = _place(config.out, trainer)
-    own = trainer.write(choice.rows(source, advantages), path, Options(arguments=config.arguments))
+    options = Options(arguments=config.arguments, media=MediaStore(config.data))
+    own = trainer.write(choice.rows(source, advantages), path, options)
     kept = choice.kept.values()
     report = ExportReport(
         path=path,

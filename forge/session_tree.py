@@ -17,6 +17,7 @@ from typing import Final
 from rich.markup import escape
 from rich.tree import Tree
 
+from forge.storage.media_list import Medium, listed
 from forge.storage.records import Call, CallStatus, Session
 from forge.storage.trajectory import EXACT, Node, build
 
@@ -92,7 +93,7 @@ class _Drawing:
         call, last = self.nodes[index].call, self.nodes[before].call
         same = (call.kind, call.policy_version_start) == (last.kind, last.policy_version_start)
         usual = call.status == CallStatus.OK and call.trainable and self.nodes[index].placement.join_cause is None
-        return same and usual and len(self.children[index]) == 1
+        return same and usual and len(self.children[index]) == 1 and not self._seen(index)
 
     def _stretch(self, above: Tree, plain: list[int]) -> None:
         if len(plain) < FOLDED_MIN:
@@ -113,10 +114,19 @@ class _Drawing:
         worth = "" if call.trainable else f" [yellow]not trainable: {call.untrainable_reason}[/yellow]"
         status = call.status if call.status == CallStatus.OK else f"[red]{call.status}[/red]"
         kind = "" if call.kind == "main" else f" [cyan]{call.kind}[/cyan]"
-        return (
-            f"#{index} [bold]{call.call_id}[/bold] {self._join(index)}{kind}: {status}, {marks}{version}{worth}\n"
-            f"{escape(said(call))}"
+        return "\n".join(
+            (
+                f"#{index} [bold]{call.call_id}[/bold] {self._join(index)}{kind}: {status}, {marks}{version}{worth}",
+                *(escape(f"sees {medium}") for medium in self._seen(index)),
+                escape(said(call)),
+            )
         )
+
+    def _seen(self, index: int) -> list[str]:
+        """The media that its exact parent had not seen: what each is, and its file in the data directory."""
+        parent = self.nodes[index].parent
+        known = len(listed(self.nodes[parent].call.media)) if parent is not None else 0
+        return [medium_text(medium) for medium in listed(self.nodes[index].call.media)[known:]]
 
     def _join(self, index: int) -> str:
         place = self.nodes[index].placement
@@ -127,6 +137,13 @@ class _Drawing:
             return "no prompt ids"
         after = "" if parent is None else f" of #{parent}, {place.prefix_len:,} ids in common"
         return f"[magenta]{place.join_cause}[/magenta]{after}"
+
+
+def medium_text(medium: Medium | str) -> str:
+    if isinstance(medium, str):
+        return f"media/{medium}"
+    where = f"media/{medium.sha256}" if medium.sha256 is not None else medium.url
+    return " ".join(filter(None, (medium.mime, where)))
 
 
 def said(call: Call) -> str:

@@ -79,6 +79,10 @@ class MediaStore:
             return text
         return media_text.restored(text, lambda name, spelling: media_text.encoded(self.read(name), spelling))
 
+    def linked(self, text: bytes) -> bytes:
+        """The same for other programs to read: a file's URL in place of each ``data:`` URL, all else as it was."""
+        return self.whole(media_text.linked(text, lambda name: self.path(name).absolute().as_uri().encode()))
+
     def _put(self, name: str, data: bytes) -> None:
         path = self.path(name)
         try:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 MARK: Final = b"forge-media:"
 _REFERENCE: Final = re.compile(rb"forge-media:(~*)((sha256(?:-url)?):([0-9a-f]{64}))")
 _PIECE: Final = re.compile(rb'"(data|url|image_url|file_data)"[ \t\r\n]*:[ \t\r\n]*"(data:[^",\\]{0,256};base64,)?')
+_DATA_URL: Final = re.compile(rb'data:[^",\\]{0,256};base64,forge-media:sha256(?:-url)?:([0-9a-f]{64})')
 _TYPED: Final = re.compile(rb'"(?:media_type|mimeType|mime_type|format)"[ \t\r\n]*:')
 """Stands beside the ``data`` of a block; a tool's argument of that name has none."""
 _BESIDE: Final = 512
@@ -102,6 +103,11 @@ def escaped(text: bytes) -> bytes:
 def restored(text: bytes, spell: Callable[[str, bytes], bytes]) -> bytes:
     """The way back. ``spell`` gives what stands for a sha256, given the reference's alphabet (for ``encoded``)."""
     return _REFERENCE.sub(lambda found: _own(found) or spell(found[4].decode(), found[3]), text)
+
+
+def linked(text: bytes, url: Callable[[str], bytes]) -> bytes:
+    """``url`` of the sha256 in place of each ``data:`` URL whose payload was cut out."""
+    return _DATA_URL.sub(lambda found: url(found[1].decode()), text) if MARK in text else text
 
 
 def encoded(data: bytes, spelling: bytes) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from forge.adapters.trainers.rows import Needs, Row
+from forge.storage.media import MediaStore
 
 
 class Arguments(StrEnum):
@@ -24,6 +25,8 @@ class Arguments(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     arguments: Arguments = Arguments.OBJECT
+    media: MediaStore
+    """Where what the rows refer to is."""
 
 
 class Trainer(Protocol):

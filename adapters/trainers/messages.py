@@ -23,14 +23,14 @@ class Messages:
 
     def write(self, rows: Iterable[Row], path: Path, options: Options) -> Counter[str]:
         left: Counter[str] = Counter()
-        write_lines(path, _lines(rows, left))
+        write_lines(path, _lines(rows, options, left))
         return left
 
 
-def _lines(rows: Iterable[Row], left: Counter[str]) -> Iterator[dict[str, Any]]:
+def _lines(rows: Iterable[Row], options: Options, left: Counter[str]) -> Iterator[dict[str, Any]]:
     for row in rows:
         try:
-            messages, tools = conversation(row, Arguments.STRING)
+            messages, tools = conversation(row, Arguments.STRING, options.media)
         except Unfit as error:
             left[error.reason] += 1
             continue

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forge.storage.errors import Untrainable
+from forge.storage.media import MediaStore
+from forge.storage.media_list import Medium, listed
 from forge.storage.records import Ids, Purpose, RewardStatus, Sample, Session
 from forge.storage.records import Untrainable as Reason
 
@@ -28,7 +30,7 @@ class Left(StrEnum):
     """Its session is an evaluation: never exported."""
     NOT_TRAINABLE = "not_trainable"
     MEDIA = "media"
-    """It holds images, which a row of ids does not carry."""
+    """It holds images, or other media, that the format has no place for."""
     REWARD_NULL = "reward_null"
     REWARD_PENDING = "reward_pending"
     NO_GROUP = "no_group"
@@ -59,6 +61,8 @@ class Needs:
     """The trainer wants that comparison's outcome."""
     temperature: bool = False
     """The trainer divides by it, token by token."""
+    images: bool = False
+    """The format has a place for images beside a row's ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,10 @@ class Row:
     def whole_log_probs(self) -> NDArray[np.float32]:
         """The same over ``ids``."""
         return np.concatenate((np.zeros(len(self.sample.prompt_ids), np.float32), self.log_probs()))
+
+    def images(self, media: MediaStore) -> list[str]:
+        """The files of its images, in order."""
+        return [str(media.path(name).absolute()) for name in images(self.sample) or ()]
 
     def place(self) -> dict[str, Any]:
         """Where it belongs, for every format that has room for it. Names: ``PLACE`` in ``files``."""
@@ -216,13 +224,20 @@ def left_out(sample: Sample, needs: Needs, *, unrewarded: bool = False) -> str |
     if not sample.trainable or not sample.response_mask.any():
         return Left.NOT_TRAINABLE
     checked(sample)
-    if sample.media is not None and needs.tokens:
+    if sample.media is not None and needs.tokens and not (needs.images and images(sample)):
         return Left.MEDIA
     if sample.reward is None and not unrewarded:
         return Left.REWARD_PENDING if sample.reward_status == RewardStatus.PENDING else Left.REWARD_NULL
     if sample.temperature is None and needs.temperature:
         return Left.NO_TEMPERATURE
     return Left.NO_GROUP if sample.group_id is None and needs.group else None
+
+
+def images(sample: Sample) -> list[str] | None:
+    """The sha256 of its images, in order; None where other media, or images that are elsewhere, are in it."""
+    media = [medium for medium in listed(sample.media) if isinstance(medium, Medium)]
+    found = [each.sha256 for each in media if each.sha256 is not None and (each.mime or "").startswith("image/")]
+    return found if len(found) == len(listed(sample.media)) else None
 
 
 def checked(sample: Sample) -> None:

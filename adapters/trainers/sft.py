@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from forge.adapters.trainers.base import Options
 from forge.adapters.trainers.files import write_lines
 from forge.adapters.trainers.rows import Needs, Row
-from forge.adapters.trainers.texts import Unfit, conversation
+from forge.adapters.trainers.texts import Message, Unfit, conversation
 
 
 class Sft:
@@ -35,9 +37,22 @@ class Sft:
 def _lines(rows: Iterable[Row], options: Options, left: Counter[str]) -> Iterator[dict[str, Any]]:
     for row in rows:
         try:
-            messages, tools = conversation(row, options.arguments)
+            messages, tools = conversation(row, options.arguments, options.media)
         except Unfit as error:
             left[error.reason] += 1
             continue
-        line = {"messages": messages, **({"tools": tools} if tools else {})}
+        line = {"messages": messages, **({"tools": tools} if tools else {}), **_images(messages)}
         yield {**line, "reward": row.sample.reward, **row.place()}
+
+
+def _images(messages: list[Message]) -> dict[str, list[str]]:
+    """Takes stored images out of the messages, as TRL wants them: a mark in their place, and their files beside."""
+    paths: list[str] = []
+    for content in (message.get("content") for message in messages):
+        for part in content if isinstance(content, list) else ():
+            url = (part.get("image_url") or {}).get("url", "") if part.get("type") == "image_url" else ""
+            if url.startswith("file://"):
+                paths.append(url2pathname(urlsplit(url).path))
+                part.clear()
+                part["type"] = "image"
+    return {"images": paths} if paths else {}

@@ -8,6 +8,7 @@ import msgspec
 
 from forge.adapters.trainers.base import Arguments
 from forge.adapters.trainers.rows import Left, Row
+from forge.storage.media import MediaStore
 
 Message = dict[str, Any]
 
@@ -20,9 +21,10 @@ class Unfit(Exception):
         self.reason = reason
 
 
-def conversation(row: Row, arguments: Arguments) -> tuple[list[Message], list[Any] | None]:
-    """Messages, the reply last, and tools. Raises ``Unfit``."""
-    messages = msgspec.json.decode(row.sample.messages or "[]", type=list[Message])
+def conversation(row: Row, arguments: Arguments, media: MediaStore) -> tuple[list[Message], list[Any] | None]:
+    """Messages, the reply last, and tools; media by their files' URLs. Raises ``Unfit``, and ``BadInput`` for media
+    that are gone."""
+    messages = msgspec.json.decode(media.linked((row.sample.messages or "[]").encode()), type=list[Message])
     if not messages or messages[-1].get("role") != "assistant" or len(messages) < 2:
         raise Unfit(Left.NO_MESSAGES)
     tools = msgspec.json.decode(row.sample.tools, type=list[Any]) if row.sample.tools else None

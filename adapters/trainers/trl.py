@@ -19,6 +19,7 @@ import pyarrow as pa
 from forge.adapters.trainers.base import Options
 from forge.adapters.trainers.files import FLOATS, IDS, MASK, PLACE, write_table
 from forge.adapters.trainers.rows import Needs, Row
+from forge.storage.media import MediaStore
 from forge.storage.records import Call, CallStatus
 
 COLUMNS: Final = {
@@ -28,18 +29,19 @@ COLUMNS: Final = {
     "logprobs": FLOATS,
     "env_mask": MASK,
     "reward": pa.float64(),
+    "images": pa.list_(pa.string()),
     **PLACE,
 }
 
 
 class Trl:
     name = "trl"
-    needs = Needs()
+    needs = Needs(images=True)
     suffix = ".parquet"
     caution = "TRL's GRPOTrainer reads recorded log probabilities only with use_vllm=True; AsyncGRPOTrainer always does"
 
     def write(self, rows: Iterable[Row], path: Path, options: Options) -> Counter[str]:
-        write_table(path, COLUMNS, ((len(row.ids), _line(row)) for row in rows))
+        write_table(path, COLUMNS, ((len(row.ids), _line(row, options.media)) for row in rows))
         return Counter()
 
 
@@ -133,9 +135,9 @@ def _nothing(pad_id: int) -> dict[str, list[Any]]:
     return {"prompt_ids": [pad_id], "completion_ids": [pad_id], "logprobs": [0.0], "env_mask": [0]}
 
 
-def _line(row: Row) -> dict[str, Any]:
+def _line(row: Row, media: MediaStore) -> dict[str, Any]:
     sample = row.sample
-    messages = msgspec.json.decode(sample.messages or "[]", type=list[msgspec.Raw])
+    messages = msgspec.json.decode(media.linked((sample.messages or "[]").encode()), type=list[msgspec.Raw])
     return {
         **row.place(),
         "prompt": msgspec.json.encode(messages[:-1]).decode(),
@@ -144,4 +146,5 @@ def _line(row: Row) -> dict[str, Any]:
         "logprobs": row.log_probs(),
         "env_mask": sample.response_mask,
         "reward": row.reward,
+        "images": row.images(media),
     }

@@ -21,6 +21,7 @@ from forge.adapters.trainers.base import Options
 from forge.adapters.trainers.files import FLOATS, IDS, MASK, PLACE, write_table
 from forge.adapters.trainers.rows import Needs, Row
 from forge.storage.errors import BadInput
+from forge.storage.media import MediaStore
 
 COLUMNS: Final = {
     "uid": pa.string(),
@@ -32,18 +33,19 @@ COLUMNS: Final = {
     "num_turns": pa.int32(),
     "min_global_steps": pa.int64(),
     "max_global_steps": pa.int64(),
+    "images": pa.list_(pa.string()),
     **PLACE,
 }
 
 
 class Verl:
     name = "verl"
-    needs = Needs()
+    needs = Needs(images=True)
     suffix = ".parquet"
     caution = None
 
     def write(self, rows: Iterable[Row], path: Path, options: Options) -> Counter[str]:
-        write_table(path, COLUMNS, ((len(row.ids), line(row)) for row in rows))
+        write_table(path, COLUMNS, ((len(row.ids), line(row, options.media)) for row in rows))
         return Counter()
 
 
@@ -121,7 +123,7 @@ def read(path: Path, *, prompt_length: int, response_length: int, pad_id: int) -
     return tensors, {**labels, "__num_turns__": [row["num_turns"] for row in rows]}
 
 
-def line(row: Row) -> dict[str, Any]:
+def line(row: Row, media: MediaStore) -> dict[str, Any]:
     sample = row.sample
     return {
         **row.place(),
@@ -134,4 +136,5 @@ def line(row: Row) -> dict[str, Any]:
         "num_turns": len(sample.turn_starts),
         "min_global_steps": sample.policy_version_min,
         "max_global_steps": sample.policy_version_max,
+        "images": row.images(media),
     }

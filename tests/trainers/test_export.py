@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from forge.export import ExportConfig, account, export
 from forge.proxy.recording.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Untrainable
+from forge.storage.media import MediaStore
+from forge.storage.media_list import media_of
 from forge.storage.parts import run_dir, table_dir
 from forge.storage.records import Sample, Session
 from tests.storage.frames_kit import Kit, story
@@ -251,3 +255,40 @@ def test_an_account_in_one_line(make_data: MakeData, tmp_path: Path) -> None:
     assert first["weight_versions"] == ["3", "4"]
     assert len(first["loss_mask"]) == len(first["rollout_log_probs"]) == first["response_length"] == 3
     assert len(first["tokens"]) == 6
+
+
+def test_images_go_with_their_rows_where_there_is_a_place_for_them(make_data: MakeData, tmp_path: Path) -> None:
+    """Field case 151: files by path beside the ids, a URL or a mark in text; left out where neither is known."""
+    picture = b"a picture"
+    shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(picture).decode()}"}}
+    samples, sessions = two_sessions()
+    store = MediaStore(tmp_path / "data")
+    told = f"forge-media:sha256:{sha256(picture).hexdigest()}"
+    messages = [
+        {"role": "user", "content": [shown, {"type": "text", "text": told}]},
+        {"role": "assistant", "content": "a"},
+    ]
+    text = store.take(msgspec.json.encode(messages)).body.decode()
+    samples = [replace(each, messages=text, media=media_of(text)) for each in samples]
+    data = make_data(samples, sessions)
+    file = store.path(sha256(picture).hexdigest())
+    for to in ("verl", "trl"):
+        rows = pq.read_table(wrote(to, data, tmp_path)[0]).to_pylist()
+        assert [row["images"] for row in rows] == [[str(file)]] * 3
+    assert Path(rows[0]["images"][0]).read_bytes() == picture
+    assert json.loads(rows[0]["prompt"])[0]["content"][0]["image_url"]["url"] == file.as_uri()
+    (first, *_) = lines(wrote("messages", data, tmp_path)[0])
+    assert first["messages"][0]["content"] == [
+        {"type": "image_url", "image_url": {"url": file.as_uri()}},
+        {"type": "text", "text": told},
+    ]
+    (first, *_) = lines(wrote("sft", data, tmp_path)[0])
+    assert first["messages"][0]["content"] == [{"type": "image"}, {"type": "text", "text": told}]
+    assert first["images"] == [str(file)]
+    with pytest.raises(Untrainable, match="5 media"):
+        wrote("slime", data, tmp_path)
+    file.unlink()
+    elsewhere = text.replace(f"data:image/png;base64,{told}", "https://a/b.png")
+    data = make_data([replace(each, messages=elsewhere, media=media_of(elsewhere)) for each in samples], sessions)
+    with pytest.raises(Untrainable, match="5 media"):
+        wrote("verl", data, tmp_path)

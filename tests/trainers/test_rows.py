@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from forge.adapters.trainers import prime_rl, skyrl, slime, tinker, trl, verl
 from forge.adapters.trainers.rows import Choice, Left, Needs, Row, left_out, rows_of
 from forge.storage.errors import Untrainable
+from forge.storage.media import MediaStore
 from forge.storage.records import Sample
 from tests.trainers.conftest import a_sample
 
@@ -113,7 +115,12 @@ def test_every_format_keeps_ids_masks_and_log_probs_together(samples: list[Sampl
 @given(sample_sets(), st.integers(0, 3), st.integers(0, 3))
 def test_verls_batch_is_padded_left_and_right(samples: list[Sample], left: int, right: int) -> None:
     rows, _ = chosen(samples)
-    batch = verl.padded([verl.line(row) for row in rows], prompt_length=3 + left, response_length=8 + right, pad_id=7)
+    batch = verl.padded(
+        [verl.line(row, MediaStore(Path())) for row in rows],
+        prompt_length=3 + left,
+        response_length=8 + right,
+        pad_id=7,
+    )
     for at, row in enumerate(rows):
         size = len(row.sample.response_ids)
         assert batch["prompts"][at].tolist() == [7] * left + row.sample.prompt_ids.tolist()

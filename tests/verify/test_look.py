@@ -61,6 +61,17 @@ def test_the_tree_names_kinds_joins_and_causes() -> None:
     assert depth[2] == depth[5] < depth[9]
 
 
+def test_the_tree_names_what_a_call_is_the_first_to_see() -> None:
+    seen = [{"sha256": f"{n}" * 64, "mime": "image/png", "message": n, "part": 0} for n in (1, 2)]
+    seen.append({"sha256": None, "mime": None, "message": 3, "part": 0, "url": "https://a/b[1].png"})
+    calls = [
+        replace(each, media=json.dumps(seen[: 1 + (n > 3) + (n > 5)])) for n, each in enumerate(conversation("s", 8))
+    ]
+    lines = drawn(session_tree(session("s"), calls))
+    files = [line.split("sees ")[1] for line in lines if "sees " in line]
+    assert files == ["image/png media/" + "1" * 64, "image/png media/" + "2" * 64, "https://a/b[1].png"]
+
+
 def test_rewinds_do_not_nest_without_end() -> None:
     main = conversation("s", 100)
     retries = [
