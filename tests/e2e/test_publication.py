@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -29,17 +31,24 @@ def moved(model: Path, target: Path) -> None:
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
 
 
-def fresh(model: Path, prompt: list[int], output: list[int]) -> list[float]:
+@lru_cache(maxsize=2)
+def loaded(model: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+
+def fresh(model: Path, prompt: list[int], output: list[int]) -> list[float]:
+    import torch
+
     with torch.inference_mode():
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-        logits = loaded(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]
+        logits = loaded(model)(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1]
     return [float(row.log_softmax(-1)[token]) for row, token in zip(logits, output, strict=True)]
 
 
 async def test_the_next_calls_are_the_new_weights(policy: Policy, tmp_path: Path) -> None:
+    """Field cases 173, 174: every cache is reset (vLLM's multimodal and encoder caches too), none is read again."""
     data = tmp_path / "data"
     async with proxy_process(data, policy.url, *policy.options) as proxy:
         async with ControlClient(proxy.control_url, proxy.token) as control:

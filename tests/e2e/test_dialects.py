@@ -1,0 +1,162 @@
+"""Every wire format against a real model, through a real proxy process, read from Parquet; also across new weights.
+
+What is recorded is checked by other means than the code under test: texts are what a client got, and log probs are
+those of a fresh fp32 forward pass of transformers, before a cut by the old weights and after it by the new ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from forge.client import ControlClient, Ticket
+from forge.policy.weights import current, publish
+from forge.storage.dataset import Dataset
+from forge.storage.records import Call
+from tests.e2e.conftest import Policy
+from tests.e2e.test_publication import fresh, moved
+from tests.proxy.goings_on import PATHS, told
+from tests.proxy.process import proxy_process
+
+Json = dict[str, Any]
+QUESTION = "Tell me a story of the sea, with 漢字 and 🦉."
+TEXT = [{"role": "user", "content": QUESTION}]
+BODIES: dict[str, Json] = {
+    "chat": {"messages": TEXT, "logprobs": True},
+    "completions": {"prompt": "Once upon a time", "max_tokens": 24},
+    "responses": {"input": QUESTION},
+    "messages": {"max_tokens": 24, "messages": TEXT},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": QUESTION}]}]},
+}
+SAMPLING: Json = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 24, "ignore_eos": True}
+TOLERANCE = 1e-3
+"""Nats: fp32 against fp32."""
+AFTER = 6
+"""Events of a stream after which new weights come."""
+
+
+class Client:
+    """One call of a harness. ``begun`` is set once its stream has come some way."""
+
+    def __init__(self, ticket: Ticket, dialect: str, *, stream: bool) -> None:
+        self.ticket, self.dialect, self.stream = ticket, dialect, stream
+        self.begun = asyncio.Event()
+        self.text = ""
+
+    async def call(self, http: aiohttp.ClientSession) -> None:
+        base, key = self.ticket.base_url, self.ticket.api_key
+        body = BODIES[self.dialect] | {"model": "any name"}
+        if self.dialect == "gemini":
+            method = "streamGenerateContent?alt=sse" if self.stream else "generateContent"
+            url = f"{base.removesuffix('/v1')}/v1beta/models/any:{method}"
+        else:
+            url, body["stream"] = base + PATHS[self.dialect], self.stream
+        got = b""
+        async with http.post(url, json=body, headers={"Authorization": f"Bearer {key}"}) as answer:
+            async for chunk in answer.content.iter_any():
+                got += chunk
+                if got.count(b"data: ") >= AFTER:
+                    self.begun.set()
+            assert answer.status == 200, got
+        self.text = got.decode()
+
+
+def said(client: Client) -> str:
+    """The text that a client has, less special tokens: ``ignore_eos`` lets the model write on after one."""
+    found = told(client.dialect, client.text)
+    if "text" in found:
+        return str(found["text"])
+    blocks = found.get("blocks") or [part for item in found["output"] for part in item["content"]]
+    return "".join(block["text"] for block in blocks)
+
+
+@pytest.fixture(scope="module")
+def new(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other weights than those that are served."""
+    data = tmp_path_factory.mktemp("weights")
+    publish(data, 1, lambda target: moved(policy.model, target), "e2e")
+    found = current(data)
+    assert found is not None
+    return found.path
+
+
+async def asked(policy: Policy, data: Path, dialect: str, new: Path | None) -> tuple[dict[str, Client], list[Call]]:
+    """A stream and a whole answer beside each other, and their rows; ``new``: weights that come meanwhile."""
+    clients: list[Client] = []
+    async with proxy_process(data, policy.url, *policy.options) as proxy:
+        async with ControlClient(proxy.control_url, proxy.token) as control, aiohttp.ClientSession() as http:
+            await control.publish(version=1, path=policy.model, lineage="e2e")
+            for stream in (True, False):
+                ticket = await control.open_session(task_id=dialect, sampling=SAMPLING)
+                clients.append(Client(ticket, dialect, stream=stream))
+            try:
+                calls = [asyncio.ensure_future(client.call(http)) for client in clients]
+                if new is not None:
+                    await clients[0].begun.wait()
+                    await control.publish(version=2, path=new, lineage="e2e", mode="abort")
+                await asyncio.gather(*calls)
+            finally:
+                if new is not None:
+                    await control.publish(version=3, path=policy.model, lineage="e2e")
+            for client in clients:
+                await control.close_session(client.ticket.session_id, status="completed", reward=1.0)
+        assert await proxy.stop() == 0, proxy.log.read_text()
+    return {client.ticket.session_id: client for client in clients}, list(Dataset(data).calls())
+
+
+def checked(call: Call, client: Client, policy: Policy) -> None:
+    from transformers import AutoTokenizer
+
+    assert (call.dialect, call.status, call.trainable, call.untrainable_reason) == (client.dialect, "ok", True, None)
+    assert call.finish_reason == "length"
+    assert len(call.output_ids) == len(call.output_log_probs) == call.completion_tokens == SAMPLING["max_tokens"]
+    tokenizer = AutoTokenizer.from_pretrained(policy.model)
+    text = tokenizer.decode(call.output_ids, skip_special_tokens=True).rstrip("\ufffd")
+    got = said(client)
+    for token in tokenizer.all_special_tokens:
+        got = got.replace(token, "")
+    assert got.rstrip("\ufffd") == text
+    if call.dialect == "completions":
+        assert call.prompt_ids.tolist() == tokenizer("Once upon a time").input_ids
+    else:
+        assert QUESTION in tokenizer.decode(call.prompt_ids)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dialect", BODIES)
+async def test_what_is_recorded_is_what_was_sampled(policy: Policy, tmp_path: Path, dialect: str) -> None:
+    clients, calls = await asked(policy, tmp_path / "data", dialect, None)
+    assert len(calls) == len(clients) == 2
+    for call in calls:
+        checked(call, clients[call.session_id], policy)
+        expected = fresh(policy.model, call.prompt_ids.tolist(), call.output_ids.tolist())
+        assert call.output_log_probs.tolist() == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dialect", BODIES)
+async def test_new_weights_go_on_with_what_the_old_ones_began(
+    policy: Policy, tmp_path: Path, dialect: str, new: Path
+) -> None:
+    """Field cases 172, 173, 175: each token's log prob is that of the weights that sampled it, over every token before:
+    nothing that the old ones have computed is used again."""
+    clients, calls = await asked(policy, tmp_path / "data", dialect, new)
+    assert len(calls) == len(clients) == 2
+    for call in calls:
+        checked(call, clients[call.session_id], policy)
+        spans = json.loads(call.version_spans or "[]")
+        assert [version for version, _, _ in spans] in ([1, 2], [2])
+        cut = spans[-1][1]
+        ids = call.prompt_ids.tolist(), call.output_ids.tolist()
+        old, after = fresh(policy.model, *ids), fresh(new, *ids)
+        assert call.output_log_probs.tolist() == pytest.approx([*old[:cut], *after[cut:]], abs=TOLERANCE)
+        assert old[cut:] != pytest.approx(after[cut:], abs=0.05)
+        if clients[call.session_id].stream:
+            assert AFTER - 3 <= cut < SAMPLING["max_tokens"]
+    samples = Dataset(tmp_path / "data").samples()
+    assert {(s.policy_version_min, s.policy_version_max) for s in samples} <= {(1, 2), (2, 2)}
