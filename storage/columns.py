@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Written in every file's metadata as ``forge.schema_version``; readers refuse a newer one and lift an older one
 (``migrations.py``). A column that came after version 1 is nullable, so that a reader that knows no versions gets nulls
 where an older file lacks it."""
@@ -87,14 +87,15 @@ CALLS: Final[tuple[Column, ...]] = (
         "prompt_log_probs", LOG_PROBS, "log probabilities of the whole prompt's ids; null where nobody asked for them"
     ),
     Column("top_logprobs", TEXT, "JSON: alternatives per token, where the harness or run asked for them"),
-    Column("routed_experts", pa.large_binary(), "expert routing, where the engine gives it"),
-    Column("sampling_mask", pa.large_binary(), "kept token ids under truncation, where the engine gives them"),
+    Column("routed_experts", pa.large_binary(), "`.npy`: experts of all ids but the last, where the engine gives them"),
+    Column("sampling_mask", pa.large_binary(), "JSON: ids that a truncation kept for each token, where they are given"),
     Column("media", TEXT, "JSON array: each of the prompt's media: sha256, mime, message and part it is, tokens"),
     Column("prompt_tokens", pa.int32(), "the engine's own count"),
     Column("completion_tokens", pa.int32(), "the engine's own count"),
     # how
     Column("sampling_asked", TEXT, "JSON object: sampling keys as the harness sent them"),
     Column("sampling_sent", TEXT, "JSON object: sampling keys as the engine got them"),
+    Column("sampling_defaults", TEXT, "JSON object: what the policy server takes for keys that it is not sent"),
     Column("edits", TEXT, "JSON array: recorded edits of the request"),
     Column("logprobs_mode", TEXT, "raw or processed"),
     Column("template_hash", TEXT, "hash of the chat template"),
@@ -177,6 +178,8 @@ SAMPLES: Final[tuple[Column, ...]] = (
     Column("policy_version_min", pa.int64(), "lowest version among masked tokens"),
     Column("policy_version_max", pa.int64(), "highest version among masked tokens"),
     _key("token_versions", "runs over masked tokens: version (-1: unknown), count, version, count, ...", INTS),
+    Column("routed_experts", pa.large_binary(), "`.npy`: experts of all ids but the last, where the engine gives them"),
+    Column("sampling_mask", pa.large_binary(), "JSON: ids kept for each of response_ids, none where mask is 0"),
     Column("temperature", pa.float64(), "sampling temperature; null when turns differ"),
     Column("logprobs_mode", TEXT, "raw or processed"),
     Column("media", TEXT, "JSON array: each of the sequence's media: sha256, mime, message and part it is, tokens"),

@@ -20,7 +20,7 @@ from forge.storage.trajectory import Placer
 SNAPSHOT_LINKS: Final = 64
 """A power of two. So many links from its root a call is written whole again, and at every doubling."""
 HASH_BYTES: Final = 16
-BULK: Final = ("request_raw", "top_logprobs", "routed_experts", "sampling_mask")
+BULK: Final = ("request_raw", "top_logprobs")
 """Of a call: nothing is derived from it."""
 Blake: TypeAlias = "hashlib.blake2b"
 
@@ -130,6 +130,7 @@ class Chain:
         ids = len(delta.prompt_suffix_ids) + 2 * len(call.output_ids)
         texts = (call.messages, call.tools, call.response, call.sampling_sent, call.error)
         self.size += 12 * ids + 128 * messages + sum(3 * len(text) for text in texts if text) + 4096
+        self.size += len(call.routed_experts or b"") + len(call.sampling_mask or b"")
 
 
 @dataclass(frozen=True, slots=True)

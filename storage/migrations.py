@@ -28,7 +28,16 @@ def from_2(table: str, data: pa.Table) -> pa.Table:
     return _with_nulls(data, "selection", TEXT) if table == "sessions" else data
 
 
-MIGRATIONS: Final[dict[int, Callable[[str, pa.Table], pa.Table]]] = {1: from_1, 2: from_2}
+def from_3(table: str, data: pa.Table) -> pa.Table:
+    """4: a policy server's own sampling; routed experts and kept ids of samples."""
+    if table == "calls":
+        return _with_nulls(data, "sampling_defaults", TEXT)
+    if table == "samples":
+        return _with_nulls(_with_nulls(data, "routed_experts", pa.large_binary()), "sampling_mask", pa.large_binary())
+    return data
+
+
+MIGRATIONS: Final[dict[int, Callable[[str, pa.Table], pa.Table]]] = {1: from_1, 2: from_2, 3: from_3}
 """Schema version to the function that leads to the next one."""
 
 

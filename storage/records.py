@@ -187,7 +187,9 @@ class Call:
     """Of the whole prompt's ids, NaN where the engine gave none; empty where nobody asked."""
     top_logprobs: str | None = None
     routed_experts: bytes | None = None
+    """A ``.npy`` file: [ids of prompt and output less one, layers, experts]."""
     sampling_mask: bytes | None = None
+    """JSON array: for each output id the ids that a truncation kept."""
     media: str | None = None
     """JSON array of the prompt's media, in order (``media_list.Medium``)."""
     prompt_tokens: int | None = None
@@ -199,6 +201,8 @@ class Call:
     """JSON object: the sampling keys as the harness sent them."""
     sampling_sent: str | None = None
     """JSON object: the sampling keys as the engine got them."""
+    sampling_defaults: str | None = None
+    """JSON object: what the policy server takes for the keys that it is not sent, as the probe found."""
     edits: str | None = None
     """JSON array: the recorded edits made to the request (sampling, max_tokens, model, dropped tools...)."""
     logprobs_mode: str | None = None
@@ -302,6 +306,8 @@ class Sample:
     policy_version_max: int | None
     token_versions: list[int] = field(default_factory=list)
     """Run-length pairs (version, count, version, count, ...) over the tokens with mask 1."""
+    routed_experts: bytes | None = None
+    sampling_mask: bytes | None = None
     temperature: float | None = None
     logprobs_mode: str | None = None
     media: str | None = None

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from forge.storage.recipe import DEFAULT, Recipe
 from forge.storage.records import Call, CallStatus, Ids, LogProbs, Purpose, Sample, Selection, Session, Untrainable
 from forge.storage.retries import discarded
+from forge.storage.sample_extras import routed_experts, sampling_mask
 from forge.storage.trajectory import Node, Trajectory, build
 
 V = TypeVar("V", float, str)
@@ -201,6 +202,8 @@ def _sample(session: Session, row: _Row, index: int, count: int, total: int) -> 
         policy_version_min=min(known, default=None),
         policy_version_max=max(known, default=None),
         token_versions=_runs(row.versions),
+        routed_experts=routed_experts(last, len(row.ids)),
+        sampling_mask=sampling_mask([(_span(node)[0] - start, node.call) for node in row.fresh], len(row.ids) - start),
         temperature=_common([_temperature(node.call) for node in row.fresh]),
         logprobs_mode=_common([node.call.logprobs_mode for node in row.fresh]),
         media=last.media,

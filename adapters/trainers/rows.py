@@ -7,6 +7,7 @@ for an advantage and say nothing. Pure; what is trained within a row was decided
 
 from __future__ import annotations
 
+import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -104,6 +105,12 @@ class Row:
         """Of the response; 0.0 where the mask is 0, as every trainer fills it. What is null under mask 1 never gets
         here: ``checked``."""
         return np.where(self.sample.response_mask == 1, self.sample.rollout_log_probs, np.float32(0.0))
+
+    def experts(self) -> NDArray[Any] | None:
+        """[ids less one, layers, experts] of ``ids``, where the engine gave them; without layers where it told no
+        shape."""
+        data = self.sample.routed_experts
+        return None if data is None else np.load(io.BytesIO(data), allow_pickle=False)
 
     def whole_log_probs(self) -> NDArray[np.float32]:
         """The same over ``ids``."""

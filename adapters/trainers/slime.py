@@ -7,18 +7,23 @@ counted out in the order in which groups and sessions appear.
 
 from __future__ import annotations
 
+import base64
+import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from forge.adapters.trainers.base import Options
 from forge.adapters.trainers.files import write_lines
 from forge.adapters.trainers.rows import Needs, Row
 
 STD_FLOOR: Final = 1e-6
+EXPERTS: Final = "rollout_routed_experts"
+"""An array in memory; a ``.npy`` file in base64 in ours."""
 
 
 class Slime:
@@ -39,12 +44,22 @@ def numbered(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     for index, row in enumerate(rows):
         group = groups.setdefault(row.group, len(groups))
         rollout = sessions.setdefault(row.sample.session_id, len(sessions))
-        yield {**sample(row), "group_index": group, "index": index, "rollout_id": rollout}
+        told = {**sample(row), "group_index": group, "index": index, "rollout_id": rollout}
+        if row.sample.routed_experts is not None:
+            told[EXPERTS] = base64.b64encode(row.sample.routed_experts).decode()
+        yield told
+
+
+def with_experts(told: dict[str, Any]) -> dict[str, Any]:
+    """A line of the file, its experts an array again."""
+    if EXPERTS in told:
+        told[EXPERTS] = np.load(io.BytesIO(base64.b64decode(told[EXPERTS])), allow_pickle=False)
+    return told
 
 
 def sample(row: Row) -> dict[str, Any]:
     """Fields of slime's ``Sample`` that do not depend on other rows."""
-    ours = row.sample
+    ours, experts = row.sample, row.experts()
     messages = msgspec.json.decode(ours.messages or "[]", type=list[dict[str, Any]])
     return {
         "prompt": messages[:-1],
@@ -59,6 +74,7 @@ def sample(row: Row) -> dict[str, Any]:
         "remove_sample": False,
         "session_id": ours.session_id,
         "metadata": row.place(),
+        **({EXPERTS: experts} if experts is not None else {}),
     }
 
 

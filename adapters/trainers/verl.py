@@ -7,6 +7,7 @@ one carries it; and it reads ``reward_extra_info`` of every output that has a re
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ COLUMNS: Final = {
     "rollout_log_probs": FLOATS,
     "reward_score": pa.float64(),
     "num_turns": pa.int32(),
+    "routed_experts": pa.large_binary(),
     "min_global_steps": pa.int64(),
     "max_global_steps": pa.int64(),
     "images": pa.list_(pa.string()),
@@ -51,7 +53,9 @@ class Verl:
 
 def output(row: Row) -> dict[str, Any]:
     """Keyword arguments of ``AgentLoopOutput``, but for ``metrics``."""
-    sample = row.sample
+    sample, experts = row.sample, row.experts()
+    # verl takes them apart by layer: without a shape they are of no use to it.
+    replayed = {"routed_experts": experts.astype(np.int16)} if experts is not None and experts.ndim == 3 else {}
     return {
         "prompt_ids": sample.prompt_ids.tolist(),
         "response_ids": sample.response_ids.tolist(),
@@ -59,6 +63,7 @@ def output(row: Row) -> dict[str, Any]:
         "response_logprobs": row.log_probs().tolist(),
         "reward_score": row.sample.reward if row.last else None,
         "num_turns": len(sample.turn_starts),
+        **replayed,
         "extra_fields": {
             "min_global_steps": sample.policy_version_min,
             "max_global_steps": sample.policy_version_max,
@@ -103,7 +108,7 @@ def padded(
         mask[at, :right] = row["response_mask"]
         log_probs[at, :right] = row["rollout_log_probs"]
         scores[at, right - 1] = row["reward_score"]
-    return {
+    return _experts(rows, seen) | {
         "prompts": prompts,
         "responses": responses,
         "response_mask": mask,
@@ -113,6 +118,18 @@ def padded(
         "rollout_log_probs": log_probs,
         "rm_scores": scores,
     }
+
+
+def _experts(rows: Sequence[Mapping[str, Any]], seen: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """[rows, ids, layers, experts] at the places of the ids, where every row has them; the last id of each has none."""
+    found = [row.get("routed_experts") for row in rows]
+    arrays = [np.load(io.BytesIO(data), allow_pickle=False) for data in found if data is not None]
+    if not arrays or len(arrays) < len(rows) or {array.shape[1:] for array in arrays} != {arrays[0].shape[1:]}:
+        return {}
+    placed = np.zeros((*seen.shape, *arrays[0].shape[1:]), np.int16)
+    for at, array in enumerate(arrays):
+        placed[at, np.flatnonzero(seen[at])[: len(array)]] = array
+    return {"routed_experts": placed}
 
 
 def read(path: Path, *, prompt_length: int, response_length: int, pad_id: int) -> tuple[Arrays, dict[str, list[Any]]]:
@@ -134,6 +151,7 @@ def line(row: Row, media: MediaStore) -> dict[str, Any]:
         "rollout_log_probs": row.log_probs(),
         "reward_score": row.reward,
         "num_turns": len(sample.turn_starts),
+        "routed_experts": sample.routed_experts,
         "min_global_steps": sample.policy_version_min,
         "max_global_steps": sample.policy_version_max,
         "images": row.images(media),

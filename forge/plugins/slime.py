@@ -65,7 +65,7 @@ def replay(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fals
     groups: dict[int, list[Any]] = defaultdict(list)
     with Path(path).open("rb") as file:
         for line in file:
-            row = msgspec.json.decode(line, type=dict[str, Any])
+            row = fields.with_experts(msgspec.json.decode(line, type=dict[str, Any]))
             groups[row["group_index"]].append(types.Sample.from_dict(row))
     size = int(args.rollout_batch_size)
     first = rollout_id * size

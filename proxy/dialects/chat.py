@@ -31,7 +31,7 @@ from forge.proxy.dialects.base import (
 )
 from forge.proxy.dialects.chat_history import fit
 from forge.proxy.dialects.hints import chat_hints
-from forge.proxy.dialects.overlay import decode_member, overlay, sampling
+from forge.proxy.dialects.overlay import collected, decode_member, overlay, sampling
 from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Ask, Cut, Engine
 from forge.proxy.engines.unstreamed import as_stream
@@ -91,7 +91,7 @@ def prepare(
     if fitted is not None:
         changes["messages"] = fitted[0]
     sent = _changed(asked, changes)
-    ask = engine.ask(sent, stream=stream)
+    ask = engine.ask(sent, stream=stream, collect=collected(overrides))
     added = {name: value for name, value in changes.items() if value is not None} | dict(ask.members)
     if any(name in asked for name in [*changes, *ask.members]):
         out = splice.rebuild({**sent, **ask.members})

@@ -9,7 +9,7 @@ while any number we chose could be one too many.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.base import BadRequest, Overrides
+from forge.proxy.engines.base import Collect
 
 LIMITS: Final = ("max_completion_tokens", "max_tokens")
 """The stronger one first."""
@@ -35,6 +36,9 @@ SAMPLING: Final = DISTRIBUTION | {
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
 }
 """What is recorded as asked and as sent."""
+
+COLLECTED: Final = tuple(field.name for field in fields(Collect))
+"""What a run names among its sampling to have it recorded: asked of the engine, kept from the harness."""
 
 Values = Mapping[str, bytes | Raw]
 
@@ -58,6 +62,15 @@ def overlay(request: Values, overrides: Overrides) -> Overlay:
         if edit is not None:
             edits.append(edit)
     return Overlay(changes, edits)
+
+
+def collected(overrides: Overrides) -> Collect:
+    """What the run has recorded beside ids and log probs. Raises ``BadRequest``: the run's options are at fault."""
+    wanted = {name: value for name, value in (overrides.sampling or {}).items() if name in COLLECTED}
+    try:
+        return msgspec.convert(wanted, Collect)
+    except msgspec.ValidationError as failure:
+        raise BadRequest(f"the run's sampling cannot be read: {failure}", code="bad_sampling") from failure
 
 
 def limit_of(body: bytes) -> int | None:
@@ -84,7 +97,7 @@ def sampling(request: Values) -> str | None:
 def _sampling(request: Values, overrides: Overrides, changes: dict[str, bytes | None]) -> dict[str, Any] | None:
     if overrides.sampling is None:
         return None
-    sent = {name: value for name, value in overrides.sampling.items() if name not in LIMITS}
+    sent = {name: value for name, value in overrides.sampling.items() if name not in (*LIMITS, *COLLECTED)}
     asked = {name: decode_member(request, name) for name in sorted(DISTRIBUTION | sent.keys()) if name in request}
     if asked == sent:
         return None

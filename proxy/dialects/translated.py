@@ -21,6 +21,7 @@ from forge.proxy.dialects.hints import field_hints
 from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Engine
 from forge.proxy.engines.shapes import Message
+from forge.proxy.engines.tool_calls import InOrder
 from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import EventTooLarge, Splitter
 
@@ -125,6 +126,7 @@ class Streamed:
     def __init__(self, composer: Composer) -> None:
         self._composer = composer
         self._splitter = Splitter()
+        self._order = InOrder()
         self._usage: Usage | None = None
         self._started = False
         self.finish_reason: str | None = None
@@ -191,6 +193,8 @@ class Streamed:
         if choice.index != 0 or self.finish_reason is not None:
             return
         if choice.delta is not None:
+            if choice.delta.tool_calls:
+                choice.delta.tool_calls = self._order.placed(choice.delta.tool_calls)
             self._composer.take(choice.delta)
         if choice.finish_reason:
             self.finish_reason = choice.finish_reason

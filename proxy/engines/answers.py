@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 import numpy as np
 
+from forge.proxy.engines import extras
 from forge.proxy.engines.base import Tokens
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.shapes import (
@@ -24,11 +25,11 @@ from forge.proxy.engines.shapes import (
     MetaInfo,
     Span,
     TokenLogProb,
-    ToolCall,
     Usage,
     decode,
     decode_stream,
 )
+from forge.proxy.engines.tool_calls import CallParts, InOrder
 from forge.proxy.splice import UNREADABLE
 from forge.proxy.sse import EventTooLarge, Splitter
 from forge.storage.records import Ids, LogProbs, empty_ids
@@ -78,19 +79,6 @@ def _one_by_one(body: bytes) -> list[Answer]:
     return answers
 
 
-class _CallParts:
-    """One tool call as it grows."""
-
-    def __init__(self) -> None:
-        self.id: str | None = None
-        self.name: list[str] = []
-        self.arguments: list[str] = []
-
-    def told(self) -> dict[str, Any]:
-        function = {"name": "".join(self.name), "arguments": "".join(self.arguments)}
-        return {"id": self.id, "type": "function", "function": function}
-
-
 class _Parts:
     """One choice, from its chunks."""
 
@@ -105,7 +93,11 @@ class _Parts:
         self.spans: list[Span] | None = None
         self.finish = _last([chunk.finish_reason for chunk in chunks])
         self.texts: dict[str, list[str]] = {}
-        self.calls: dict[int, _CallParts] = {}
+        self.calls: dict[int, CallParts] = {}
+        metas = [chunk.meta_info for chunk in told if chunk.meta_info is not None]
+        self.experts = _last([*(chunk.routed_experts for chunk in told), *(meta.routed_experts for meta in metas)])
+        self.mask = _last([meta.output_token_sampling_mask for meta in metas])
+        self.prompt_scores = _last([chunk.prompt_logprobs for chunk in told])
         for chunk in chunks:
             if chunk.weight_versions:
                 self._add_spans(chunk.weight_versions)
@@ -132,9 +124,10 @@ class _Parts:
             "refusal": [message.refusal for message in messages],
         }
         self.texts = {name: some for name, texts in said.items() if (some := [t for t in texts if t is not None])}
+        order = InOrder()
         for message in messages:
-            for place, call in enumerate(message.tool_calls or ()):
-                self._add_call(call.index if call.index is not None else place, call)
+            for call in order.placed(message.tool_calls or ()):
+                self.calls.setdefault(call.index or 0, CallParts()).add(call)
 
     def settled(self, count: int | None) -> tuple[list[int], list[TokenLogProb]]:
         """Ids and log probs of the whole choice, of which the engine counts ``count`` tokens if it does."""
@@ -145,13 +138,6 @@ class _Parts:
         if prompt and len(log_probs) == prompt + len(ids):
             log_probs = log_probs[prompt:]
         return ids, log_probs
-
-    def _add_call(self, index: int, part: ToolCall) -> None:
-        call = self.calls.setdefault(index, _CallParts())
-        call.id = part.id or call.id
-        if part.function is not None:
-            call.name.append(part.function.name or "")
-            call.arguments.append(part.function.arguments or "")
 
     def message(self) -> dict[str, Any]:
         calls = [self.calls[index].told() for index in sorted(self.calls)]
@@ -202,7 +188,10 @@ def _merge(answers: Sequence[Answer]) -> list[Tokens]:
     said = bool(chunks)
     parts = {index: _Parts(some) for index, some in chunks.items()} or {0: _Parts()}
     if len(parts) == 1:
-        parts[min(parts)].spans = parts[min(parts)].spans or spans
+        only = parts[min(parts)]
+        only.spans = only.spans or spans
+        only.experts = only.experts or _last([extension.routed_experts for extension in extensions])
+        only.prompt_scores = only.prompt_scores or _last([answer.prompt_logprobs for answer in answers])
     for index, ids in enumerate(once or ()):
         if index in parts:
             parts[index].ids = [ids]
@@ -224,9 +213,10 @@ def _tokens(
 ) -> Tokens:
     count = usage.completion_tokens if usage else None
     ids, log_probs = part.settled(count if len(parts) == 1 else None)
+    prompt, output = _ids(part.prompt_ids or prompt_ids), _ids(ids)
     return Tokens(
-        prompt_ids=_ids(part.prompt_ids or prompt_ids),
-        output_ids=_ids(ids),
+        prompt_ids=prompt,
+        output_ids=output,
         output_log_probs=_log_probs(log_probs),
         prompt_tokens=_prompt_tokens(part, parts, usage),
         completion_tokens=count,
@@ -235,6 +225,9 @@ def _tokens(
         model=model,
         version_spans=_spans(part.spans),
         top_logprobs=_top(log_probs),
+        prompt_log_probs=extras.prompt_log_probs(part.prompt_scores, prompt),
+        routed_experts=extras.routed_experts(part.experts, len(prompt) + len(output)),
+        sampling_mask=extras.sampling_mask(part.mask, output),
         error=error,
         pieces=_pieces(log_probs),
     )

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from forge.proxy.engines.prompt_ids import PromptIds
-from forge.storage.records import Ids, LogProbs
+from forge.storage.records import Ids, LogProbs, empty_log_probs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,20 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Collect:
+    """What a run has recorded beside ids and log probs: it costs the engine, so it is asked for only then."""
+
+    top_logprobs: int = 0
+    """Alternatives of each token."""
+    prompt_logprobs: bool = False
+    routed_experts: bool = False
+    sampling_mask: bool = False
+
+
+NOTHING: Final = Collect()
+
+
+@dataclass(frozen=True, slots=True)
 class Wire:
     """How a chat history must be worded for an engine's templates."""
 
@@ -77,6 +91,10 @@ class Tokens:
     version_spans: list[tuple[int, int, int]] | None = None
     """(version, start, end) over output_ids, where the engine gives them."""
     top_logprobs: str | None = None
+    prompt_log_probs: LogProbs = field(default_factory=empty_log_probs)
+    """Same length as prompt_ids, or empty when none were given."""
+    routed_experts: bytes | None = None
+    sampling_mask: bytes | None = None
     error: str | None = None
     """What the engine said went wrong inside its 200."""
     pieces: str | None = None
@@ -207,7 +225,7 @@ class Engine(Protocol):
     fallback: str | None
     """The engine that serves in its place where streams give no ids."""
 
-    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         """``request`` holds the top-level members of the chat request, or of the raw completion's (which has a
         ``prompt``), values as raw JSON."""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Continues, Cut, Publication, Tokens, Wire
+from forge.proxy.engines.base import NOTHING, Ask, Collect, Continues, Cut, Publication, Tokens, Wire
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm import asks, asks_usage
 
@@ -27,7 +27,7 @@ class LlamaCpp:
     continuation: Continues | None = None
     fallback: str | None = None
 
-    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         members: dict[str, bytes] = {}
         cuts: tuple[Cut, ...] = ()
         # A raw completion that asks for log probs is given another shape by each of its versions: it is left alone.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Continues, Publication, Tokens, Wire
+from forge.proxy.engines.base import NOTHING, Ask, Collect, Continues, Publication, Tokens, Wire
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm import asks_usage
 
@@ -26,7 +26,7 @@ class OpenAI:
     continuation: Continues | None = None
     fallback: str | None = None
 
-    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         if not stream or asks_usage(request):
             return Ask()
         return Ask({"stream_options": b'{"include_usage":true}'}, drop_usage_chunk=True)

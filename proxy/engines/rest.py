@@ -122,6 +122,8 @@ def _settle(choice: dict[str, Any], rest: Rest, offset: int, *, beside: bool) ->
     entries = [*_entries(before), *rest.log_probs]
     offset = next(iter(before.get("text_offset") or ()), offset)
     choice["logprobs"] = _raw_log_probs(entries, offset) if "text" in choice else {"content": entries}
+    if "routed_experts" in choice:
+        choice["routed_experts"] = None  # those of one part are not those of the answer
     choice["finish_reason"] = rest.finish_reason
     choice.update({name: value for name, value in rest.members.items() if name in choice or value is not None})
 

@@ -14,7 +14,19 @@ from typing import Final
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Continues, Continuing, Cut, GivenUp, Publication, Step, Tokens, Wire
+from forge.proxy.engines.base import (
+    NOTHING,
+    Ask,
+    Collect,
+    Continues,
+    Continuing,
+    Cut,
+    GivenUp,
+    Publication,
+    Step,
+    Tokens,
+    Wire,
+)
 from forge.proxy.engines.going_on import RAW_PATH, raw
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.sglang_rest import chat
@@ -23,10 +35,31 @@ from forge.proxy.engines.vllm import asks, asks_usage
 _IDS: Final = ("return_input_ids_in_sglext", "return_output_ids_in_sglext")
 _BESIDE: Final = ("return_routed_experts", "return_cached_tokens_details", "return_spec_tokens_details")
 """What else rides on the member that holds the ids."""
+_EXPERTS: Final = "return_routed_experts"
+_MASK: Final = ("return_sampling_mask", "return_meta_info")
+"""The kept ids come in the second's, in whole bodies of chat alone."""
 _PAUSES: Final[Mapping[str, str]] = {"wait": "retract", "abort": "abort", "keep": "retract"}
 """``retract`` lets go of the cache of what runs and computes it again: ``in_place`` would keep it, and no flush would
 succeed."""
 _DONE: Final = {"success": True}
+
+
+def _collected(
+    request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect
+) -> tuple[dict[str, bytes], tuple[Cut, ...]]:
+    """What a run has recorded of a chat, and the harness did not ask for."""
+    members: dict[str, bytes] = {}
+    cuts: tuple[Cut, ...] = ()
+    if collect.routed_experts and not asks(request, _EXPERTS):
+        members[_EXPERTS] = b"true"
+    if collect.sampling_mask and not stream and not asks(request, _MASK[0]):
+        members |= dict.fromkeys(_MASK, b"true")
+        cuts = (Cut(b"meta_info", None, None),) if not asks(request, _MASK[1]) else ()
+    return members, cuts
+
+
+def _alternatives(request: Mapping[str, bytes | Raw], name: str, collect: Collect) -> dict[str, bytes]:
+    return {name: b"%d" % collect.top_logprobs} if collect.top_logprobs and not asks(request, "logprobs") else {}
 
 
 def _continuation(path: str, body: bytes, so_far: GivenUp) -> Continuing:
@@ -44,24 +77,27 @@ class Sglang:
     fallback: str | None = "sglang_whole"
     log_prob_cut: Cut = Cut(b"logprobs", b"null", b"null")
 
-    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         if "prompt" in request:
-            return self._ask_raw(request, stream=stream)
-        members: dict[str, bytes] = {}
-        cuts: tuple[Cut, ...] = ()
+            return self._ask_raw(request, stream=stream, collect=collect)
+        members, cuts = _collected(request, stream=stream, collect=collect)
         ids = [name for name in _IDS if not asks(request, name)]
-        members |= dict.fromkeys(ids, b"true")
+        members |= dict.fromkeys(ids, b"true") | _alternatives(request, "top_logprobs", collect)
         if len(ids) == len(_IDS) and not any(asks(request, name) for name in _BESIDE):
             cuts += (Cut(b"sglext", None, None),)
         return self._with_log_probs(request, members, cuts, stream=stream, log_probs=b"true")
 
-    def _ask_raw(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+    def _ask_raw(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect) -> Ask:
         members: dict[str, bytes] = {}
         cuts: tuple[Cut, ...] = ()
+        if collect.routed_experts and not asks(request, _EXPERTS):
+            members[_EXPERTS] = b"true"
+            cuts += (Cut(b"sglext", None, None),) if not any(asks(request, name) for name in _BESIDE) else ()
         if not asks(request, "return_token_ids"):
             members["return_token_ids"] = b"true"
             cuts += (Cut(b"token_ids", None, None), Cut(b"prompt_token_ids", None, None))
-        return self._with_log_probs(request, members, cuts, stream=stream, log_probs=b"0")
+        log_probs = b"%d" % collect.top_logprobs
+        return self._with_log_probs(request, members, cuts, stream=stream, log_probs=log_probs)
 
     def _with_log_probs(
         self,
@@ -115,11 +151,10 @@ class SglangWhole(Sglang):
     fallback: str | None = None
     continuation: Continues | None = None
 
-    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         if "prompt" in request:
-            return self._ask_raw(request, stream=stream)
-        members: dict[str, bytes] = {}
-        cuts: tuple[Cut, ...] = ()
+            return self._ask_raw(request, stream=stream, collect=collect)
+        members, cuts = _collected(request, stream=False, collect=collect)
         asked = {
             "return_prompt_token_ids": (b"prompt_token_ids",),
             "return_token_ids": (b"response_token_ids",),
@@ -133,6 +168,7 @@ class SglangWhole(Sglang):
             members["stream"] = b"false"
         if stream and asks(request, "stream_options"):
             members["stream_options"] = b"null"
+        members |= _alternatives(request, "top_logprobs", collect)
         if not asks(request, "logprobs"):
             members["logprobs"] = b"true"
             cuts += (self.log_prob_cut,)

@@ -88,6 +88,8 @@ class MetaInfo(_Tree):
     """SGLang's, of a whole answer."""
 
     output_token_logprobs: list[tuple[float | None, int, str | None]] | None = None
+    output_token_sampling_mask: Any = None
+    routed_experts: Any = None
     weight_versions: list[Span] | None = None
 
 
@@ -97,6 +99,8 @@ class Extension(_Tree):
     input_ids: Sequence[int] | None = None
     output_ids: list[list[int]] | None = None
     """One list for each choice."""
+    routed_experts: Any = None
+    """Of the first one."""
 
 
 class Metadata(_Tree):
@@ -118,6 +122,8 @@ class Choice(_Tree):
     """SGLang's name."""
     prompt_token_ids: Sequence[int] | None = None
     weight_versions: list[Span] | None = None
+    routed_experts: Any = None
+    prompt_logprobs: Any = None
     meta_info: MetaInfo | None = None
 
 
@@ -133,6 +139,7 @@ class Answer(_Tree):
     choices: list[Choice] | None = None
     usage: Usage | None = None
     prompt_token_ids: Sequence[int] | None = None
+    prompt_logprobs: Any = None
     sglext: Extension | None = None
     metadata: Metadata | None = None
     error: Any = None

@@ -3,7 +3,8 @@
 The non-obvious facts, all from its serving code: a whole body writes every member, null where nothing was asked; a
 chunk writes ``token_ids`` and ``logprobs`` as null when not asked, the first one ``prompt_token_ids`` too; a chunk
 with an empty delta is sent only when ids or log probs are asked; and the fingerprint stands on the finishing chunks
-unless a usage chunk follows. Its chat answers name no weight version. Reloading does not flush any cache.
+unless a usage chunk follows. Its chat answers name no weight version. Reloading does not flush any cache. Routed
+experts come in whole bodies of a server that was started so, asked or not; prompt log probs in whole bodies alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import Ask, Continues, Continuing, Cut, GivenUp, Publication, Step, Tokens, Wire
+from forge.proxy.engines.base import (
+    NOTHING,
+    Ask,
+    Collect,
+    Continues,
+    Continuing,
+    Cut,
+    GivenUp,
+    Publication,
+    Step,
+    Tokens,
+    Wire,
+)
 from forge.proxy.engines.going_on import RAW_PATH, raw
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm_rest import TOKEN_IN, chat
@@ -49,7 +62,7 @@ class Vllm:
     empty_when_asked: bool = True
     """It sends a chunk with an empty delta only where ids or log probs are asked."""
 
-    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool) -> Ask:
+    def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         members: dict[str, bytes] = {}
         cuts: tuple[Cut, ...] = ()
         raw = "prompt" in request
@@ -64,6 +77,11 @@ class Vllm:
         if not log_probs:
             members["logprobs"] = b"0" if raw else b"true"
             cuts += (self.log_prob_cut,)
+            if collect.top_logprobs:
+                members["logprobs" if raw else "top_logprobs"] = b"%d" % collect.top_logprobs
+        if collect.prompt_logprobs and not stream and not asks(request, "prompt_logprobs"):
+            members["prompt_logprobs"] = b"0"
+            cuts += (Cut(b"prompt_logprobs", None, b"null"),)
         if not usage:
             members["stream_options"] = b'{"include_usage":true}'
         return Ask(

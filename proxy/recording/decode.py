@@ -36,7 +36,7 @@ from forge.storage.records import (
 
 FROM_OPEN: Final = (
     *("call_id", "run_id", "session_id", "retry_of", "harness", "harness_version", "dialect", "engine"),
-    *("agent_id", "kind", "kind_rule", "model_requested", "sampling_asked", "logprobs_mode"),
+    *("agent_id", "kind", "kind_rule", "model_requested", "sampling_asked", "sampling_defaults", "logprobs_mode"),
     *("template_hash", "tokenizer_hash", "policy_lineage"),
 )
 """Columns that a frame or an answer holds under the same name."""
@@ -45,6 +45,7 @@ FROM_CLOSE: Final = (
 )
 FROM_TOKENS: Final = (
     *("finish_reason", "prompt_ids", "output_ids", "output_log_probs", "top_logprobs", "prompt_tokens"),
+    *("prompt_log_probs", "routed_experts", "sampling_mask"),
 )
 
 _of_open: Final = attrgetter(*FROM_OPEN)

@@ -53,7 +53,7 @@ def untrainable(
         (len(log_probs) != count or not sums_up, Untrainable.LENGTH_MISMATCH),
         (not scored or _unscored(open, effective, token), Untrainable.LOG_PROBS_INVALID),
         (not _value(asked, "echo") and not says_the_same(token), Untrainable.TEXT_MISMATCH),
-        (constrained(effective), Untrainable.CONSTRAINED),
+        (constrained(effective, masked=token.sampling_mask is not None), Untrainable.CONSTRAINED),
         (version["policy_version_start"] is None and close.policy_version is None, Untrainable.VERSION_UNKNOWN),
     )
     return next((reason.value for failed, reason in checks if failed), None)
@@ -108,7 +108,6 @@ NEUTRAL: Final[Mapping[str, float]] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
-    "min_p": 0.0,
     "best_of": 1.0,
 }
 SHAPING: Final = (
@@ -120,12 +119,13 @@ SHAPING: Final = (
 _SAYS_NOTHING: Final[tuple[Any, ...]] = (None, False, 0, "", [], {})
 
 
-def constrained(sent: Mapping[str, bytes | Raw]) -> bool:
-    """Whether what the engine was sent shapes the distribution beyond its temperature."""
+def constrained(sent: Mapping[str, bytes | Raw], *, masked: bool = False) -> bool:
+    """Whether what the engine was sent shapes the distribution beyond its temperature. ``masked``: the engine says
+    which tokens a truncation kept."""
     if any(_number(sent, name, neutral) != neutral for name, neutral in NEUTRAL.items()):
         return True
-    greedy = _number(sent, "temperature", 1.0) <= 0
-    if greedy or _number(sent, "top_p", 1.0) < 1 or _number(sent, "top_k", 0) > 0:
+    truncated = _number(sent, "top_p", 1.0) < 1 or _number(sent, "top_k", 0) > 0 or _number(sent, "min_p", 0.0) != 0
+    if _number(sent, "temperature", 1.0) <= 0 or (truncated and not masked):
         return True
     if any(_value(sent, name) not in _SAYS_NOTHING for name in SHAPING):
         return True

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forge.proxy.dialects.base import Target
 from forge.proxy.engines import ENGINES
 from forge.proxy.recording.decode import decode_call
 from forge.storage.records import Call, Untrainable
@@ -190,3 +191,31 @@ def test_llama_cpp_gives_sampled_ids_but_none_of_the_prompt() -> None:
     assert str(made.output_log_probs.tolist()) == "[-0.5, nan]"
     assert not ENGINES["llamacpp"].trainable
     assert ENGINES["llamacpp"].publication("/w", version=1, mode="wait") is None
+
+
+@pytest.mark.parametrize("dialect", ["responses", "messages", "gemini"])
+def test_calls_that_share_an_index_are_two(dialect: str) -> None:
+    """Field case 141: older servers write the tool's place in the request for a call's index."""
+
+    def part(index: int, id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+        return said({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]})
+
+    told = [
+        part(3, "a", "run", ""),
+        part(3, None, None, '{"n": 1}'),
+        part(3, "b", "run", ""),
+        part(3, None, None, "{}"),
+    ]
+    body = sse(STREAM[0], *told, said({}, "tool_calls"), IDS, USAGE)
+    made = row(body, "sglang")
+    functions = [call["function"] for call in json.loads(made.response or "")["tool_calls"]]
+    assert functions == [{"name": "run", "arguments": '{"n": 1}'}, {"name": "run", "arguments": "{}"}]
+    requests: dict[str, Any] = {
+        "responses": {"input": "go", "stream": True},
+        "messages": {"max_tokens": 9, "messages": [USER], "stream": True},
+        "gemini": {"contents": [{"role": "user", "parts": [{"text": "go"}]}]},
+    }
+    outgoing = send(dialect, requests[dialect], engine="sglang", target=Target(model="policy", stream=True))
+    got = text(run(answer(dialect, outgoing, engine="sglang"), body))
+    assert b"went back" not in got
+    assert got.count(b'"name":"run"') >= 2
