@@ -56,6 +56,7 @@ async def proxy_process(
     *more: str,
     preexec: Callable[[], None] | None = None,
     beside: Path | None = None,
+    start_s: float = START_S,
 ) -> AsyncIterator[ProxyProcess]:
     """Serving when this returns; killed at the end if the test did not stop it. ``beside``: where it says that it is
     ready and logs, if not beside its data."""
@@ -67,7 +68,7 @@ async def proxy_process(
             *argv(data, upstream, ready, *more), stdout=out, stderr=out, preexec_fn=preexec
         )
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(start_s):
             while not ready.exists():
                 assert process.returncode is None, log.read_text()
                 await asyncio.sleep(0.01)
