@@ -90,12 +90,12 @@ async def draw(draws: Draws, rule: Balance, work: Work) -> Group:
 
 
 def endless(
-    tasks: Sequence[Task], adapters: Sequence[HarnessAdapter], run_id: str, seed: int, skip: int = 0
+    tasks: Sequence[Task], adapters: Sequence[HarnessAdapter], prefix: str, seed: int, skip: int = 0
 ) -> Iterator[Work]:
     """Every task in every harness once in a round, each round in an order of its own; the ``skip`` first are left out.
 
-    The same seed gives the same order. A group is a task *in one harness*, for another one gives the model another
-    prompt and other tools.
+    The same seed gives the same order. ``prefix``: of group ids. A group is a task *in one harness*, for another one
+    gives the model another prompt and other tools.
     """
     pairs = [(task, adapter) for task in tasks for adapter in adapters]
     number = 0
@@ -104,5 +104,5 @@ def endless(
         Random(f"{seed}/{number // len(pairs)}").shuffle(order)
         for task, adapter in order:
             if number >= skip:
-                yield Work(task, adapter, f"{run_id}/{task.id}/{adapter.name}/{number}")
+                yield Work(task, adapter, f"{prefix}/{task.id}/{adapter.name}/{number}")
             number += 1

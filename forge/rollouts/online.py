@@ -7,6 +7,7 @@ sessions go on meanwhile, as far as ``--max-staleness`` lets them.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -49,7 +50,9 @@ async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say, seen: Se
             if run.policy is not None:
                 await nodes.publish(_published(served))
             sessions = Sessions(rollouts, nodes, folder)
-            order = endless(run.tasks, run.adapters, run.run_id, rollouts.seed, skip=start.batch * rollouts.groups)
+            # A run that goes on draws groups anew that it had begun before: they are others, of another name.
+            prefix = f"{run.run_id}/{secrets.token_hex(3)}"
+            order = endless(run.tasks, run.adapters, prefix, rollouts.seed, skip=start.batch * rollouts.groups)
             async with scheduling(
                 lambda work: draw(sessions, rollouts.balance, work),
                 order,

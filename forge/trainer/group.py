@@ -112,7 +112,9 @@ class LearnerGroup:
             ),
             torch_config=TorchConfig(backend="nccl" if self._gpu else "gloo"),
             run_config=RunConfig(
-                name="learners", storage_path=str(self._scratch), failure_config=FailureConfig(max_failures=0)
+                name="learners",
+                storage_path=str(self._scratch.absolute()),
+                failure_config=FailureConfig(max_failures=0),
             ),
         )
         try:
