@@ -12,21 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from forge.session_tree import reward_text
 from forge.storage.dataset import Dataset, existing
 from forge.storage.records import CallStatus, Session
-
-PIPED_WIDTH = 240
-"""Columns where there is no terminal: a table in a file or a pipe is not cut."""
-
-
-def console() -> Console:
-    """Where tables are printed."""
-    found = Console()
-    return found if found.is_terminal else Console(width=PIPED_WIDTH)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from forge.run_report import SessionReport
 from forge.tasks import Task
+from forge.terminal import Terminal
 
 
 class Progress:
@@ -66,7 +67,7 @@ class Progress:
 def working(what: str) -> Iterator[Callable[[str], None]]:
     """A spinner with the time that one long step takes, on a terminal; on stderr, so that stdout can be JSON. Gives a
     function that says a line."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     columns = (progress.SpinnerColumn(), progress.TextColumn("{task.description}"), progress.TimeElapsedColumn())
     with progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         bar.add_task(escape(what), total=None)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
-from forge.proxy.redaction import redact
+from forge.proxy.redaction import harmless, redact
 
 PLACES: Final = re.compile(r"(?:(\w+)=)?%(?:[-+ #0]*\d*(?:\.\d+)?)([a-zA-Z%])")
 
@@ -31,7 +31,7 @@ class TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
+        return harmless(redact(super().format(record)))
 
 
 class JsonLines(logging.Formatter):

@@ -1,7 +1,8 @@
 """Takes out what looks like a secret: of engines' errors, of what runners say, of every line of the log.
 
-Owns the shapes of secrets and nothing else. It is the last line: keys are not written in the first place, and this
-finds those that somebody else quotes. Never applied to what a gradient reads (prompts, answers, token ids).
+Owns the shapes of secrets, and of what a terminal would obey. It is the last line: keys are not written in the first
+place, and this finds those that somebody else quotes. Never applied to what a gradient reads (prompts, answers, token
+ids).
 """
 
 from __future__ import annotations
@@ -54,3 +55,12 @@ def _instead(found: re.Match[str]) -> str:
 
 def _instead_bytes(found: re.Match[bytes]) -> bytes:
     return next((found[name] for name in _KEPT if found[name] is not None), b"") + REDACTED.encode()
+
+
+_OBEYED: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def harmless(text: str) -> str:
+    """``text`` for a terminal: without control characters, escape sequences' first among them, and without marks that
+    turn the direction of writing. Line ends and tabs stay."""
+    return _OBEYED.sub("", text)

@@ -13,7 +13,7 @@ import sys
 import typer
 
 from forge import __version__
-from forge.proxy.redaction import redact
+from forge.proxy.redaction import harmless, redact
 from forge.storage.errors import Exit, ForgeError
 
 EPILOG = "Exit codes: 0 done, 1 failed, 2 bad input, 3 data that cannot train, 4 something needed is not there."
@@ -53,7 +53,7 @@ def main() -> None:
     try:
         build()()
     except ForgeError as error:
-        print(f"error: {redact(error.message)}", file=sys.stderr)
+        print(f"error: {harmless(redact(error.message))}", file=sys.stderr)
         if error.hint:
             print(f"  next: {error.hint}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -49,7 +49,7 @@ def runs(data: Data = Path("data"), url: Url = None) -> None:
     """
     from rich.table import Table
 
-    from forge.overview import console
+    from forge.terminal import console
 
     with _open(data, url) as catalog:
         found = catalog.runs()

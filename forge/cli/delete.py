@@ -32,7 +32,7 @@ def delete(
     """
     from forge.deletion import delete as delete_runs
     from forge.deletion import seconds
-    from forge.overview import console
+    from forge.terminal import console
 
     if (run is None) == (older_than is None):
         raise BadInput("which runs?", "name one, or give --older-than 30d")

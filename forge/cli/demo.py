@@ -31,11 +31,11 @@ def demo(
 
     from forge.adapters.harnesses import find
     from forge.demo import check, run_demo, summary, table
-    from forge.overview import console as make_console
     from forge.progress import Progress
     from forge.run_config import RunConfig
     from forge.runners import find as find_runner
     from forge.signals import until_signalled
+    from forge.terminal import console as make_console
 
     folder = data.absolute() if data else Path(tempfile.mkdtemp(prefix="forge-demo-data-"))
     if (folder / "journal").exists():

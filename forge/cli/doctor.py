@@ -32,9 +32,9 @@ def doctor(
 
     from forge.doctor import Finding, installed
     from forge.doctor import policy as examine
-    from forge.overview import console
     from forge.signals import until_signalled
     from forge.storage.errors import ForgeError
+    from forge.terminal import console
 
     out = console()
     found = list(installed())

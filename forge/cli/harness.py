@@ -41,7 +41,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fal
     from forge.adapters.harnesses import HARNESSES
     from forge.adapters.harnesses.packages import cache_folder
     from forge.harness_listing import Entry, entries, table
-    from forge.overview import console
+    from forge.terminal import console
 
     found: list[Entry] = entries(HARNESSES.values())
     if as_json:
@@ -98,9 +98,9 @@ def check(
     from forge.harness_check import check as checks
     from forge.harness_check.facts import keep, to_json
     from forge.harness_check.table import failure, print_facts
-    from forge.overview import console
     from forge.progress import working
     from forge.signals import until_signalled
+    from forge.terminal import console
 
     adapter = find(name, command)
     with working(f"checking {adapter.name}") as say:

@@ -146,11 +146,11 @@ def _tasks(text: str | None, file: Path | None) -> tuple[Task, ...]:
 
 
 def _carry_out(config: RunConfig) -> Exit:
-    from forge.overview import console as make_console
     from forge.progress import Progress
     from forge.run import run
     from forge.run_table import print_report
     from forge.signals import until_signalled
+    from forge.terminal import console as make_console
 
     console = make_console()
     with Progress(console, total=len(config.tasks) * config.group_size * len(config.adapters)) as progress:

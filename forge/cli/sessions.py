@@ -26,7 +26,8 @@ def sessions(
 
     Example: forge sessions --data data --run hello
     """
-    from forge.overview import console, count, damage_lines, opened, sessions_table
+    from forge.overview import count, damage_lines, opened, sessions_table
+    from forge.terminal import console
 
     dataset = opened(data)
     found = dataset.sessions(run or None)

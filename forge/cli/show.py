@@ -37,8 +37,9 @@ def show(
     A stretch of calls that go straight on is one line. With --tokens its ids are read: context is dim, sampled tokens
     are coloured by their log probability, and underlined where a training row trains them.
     """
-    from forge.overview import console, damage_lines, opened
+    from forge.overview import damage_lines, opened
     from forge.session_tree import session_tree
+    from forge.terminal import console
 
     if call is not None and not tokens:
         raise BadInput(f"CALL {call!r} is given without --tokens", "forge show SESSION --tokens CALL")

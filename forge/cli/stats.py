@@ -20,8 +20,9 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Count a run: sessions, rewards, calls by kind and status, joins by cause, tokens, and what of them can train."""
-    from forge.overview import console, damage_lines, opened
+    from forge.overview import damage_lines, opened
     from forge.run_stats import run_stats, stats_table
+    from forge.terminal import console
 
     dataset = opened(data)
     found = run_stats(dataset, run)

@@ -36,7 +36,7 @@ async def _show(control: str, token_file: Path, *, once: bool) -> None:
     from rich.live import Live
 
     from forge.client import ControlClient
-    from forge.overview import console
+    from forge.terminal import console
     from forge.top import frame
 
     out = console()

@@ -131,7 +131,7 @@ def train(
     Rewards are compared between the sessions of one group. Groups whose rewards are all equal teach nothing: if no
     other is left, the command says so and exits with code 3.
     """
-    from forge.overview import console
+    from forge.terminal import console
     from forge.trainer import loop
     from forge.trainer.table import LiveTable
 

@@ -42,7 +42,8 @@ def verify(
     Without --policy or --model the checks that need no model are made: the journal against the rows, rows against
     calls, counts, and the harnesses' own records. Exit code 0: the run holds; 3: it does not, each finding named.
     """
-    from forge.overview import console, opened
+    from forge.overview import opened
+    from forge.terminal import console
     from forge.verify.page import print_report
     from forge.verify.report import Thresholds
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,10 @@ FORBIDDEN_CALLS = {
 NO_PICKLE_ARGUMENTS = {"allow_pickle", "weights_only", "trust_remote_code"}
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for folder in FOLDERS:
-        for path in (ROOT / folder).rglob("*.py"):
-            if not LINKS & set(path.parents):
-                yield path.relative_to(ROOT), ast.parse(path.read_text())
+@cache
+def trees() -> list[tuple[Path, ast.Module]]:
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if not LINKS & set(path.parents)]
+    return [(path.relative_to(ROOT), ast.parse(path.read_text())) for path in paths]
 
 
 def dotted(node: ast.expr) -> str:
