@@ -10,6 +10,7 @@ that records through a proxy process ends with the same comparison of four ledge
 | R2 | faults/test_points.py::test_killed_at_every_point_the_writer_keeps_what_it_said |
 | R2 | storage/test_decoder.py::test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows |
 | R3 | faults/test_syscalls.py::test_every_system_call_fails_once |
+| R3 | faults/test_syscalls.py::test_the_decoder_goes_on_where_a_system_call_failed |
 | R4 | faults/test_disk.py::test_a_full_disk_is_said_and_everything_goes_on_when_there_is_room |
 | R4 | storage/test_readers.py::test_a_full_disk_stops_the_decoder_only_until_there_is_room |
 | R5 | faults/test_damage.py::test_no_damage_makes_a_wrong_row |

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.faults.soak import SOAK
+from tests.faults.soak import SOAK, rounds
 from tests.faults.writing import held, reopen, said, write
+from tests.storage.frames_kit import Kit, story
+from tests.storage.test_decoder import check
 
 pytestmark = [
     pytest.mark.process,
@@ -52,3 +56,28 @@ def _fails(data: Path, call: str, nth: int, error: str) -> bool:
     assert found == sorted(set(found))
     assert [number for number in promised if number not in found and number >= min(found)] == []
     return True
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("call", ["rename", "fsync", "pwrite64"])
+def test_the_decoder_goes_on_where_a_system_call_failed(tmp_path: Path, call: str) -> None:
+    """Whatever part, checkpoint or catalog it was: the next run makes of it what it should have been."""
+    log, calls = tmp_path / "trace", 0
+    for nth in range(1, 60, rounds(20, 1)):
+        kit = Kit(tmp_path / str(nth), segment_bytes=20_000)
+        story(kit, sessions=2, turns=2)
+        kit.close()
+        decode = [sys.executable, "-m", "forge", "decode", "--data", str(kit.data), "--once"]
+        inject = f"inject={call}:error={ERRORS[nth % 2]}:when={nth}"
+        strace = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", "-e", inject]
+        failed = subprocess.run([*strace, *decode], capture_output=True, text=True, timeout=120, check=False)
+        if "ptrace" in failed.stderr and "not permitted" in failed.stderr:
+            pytest.skip("this machine does not allow ptrace")
+        done = "(INJECTED)" not in log.read_text()
+        calls += not done
+        again = subprocess.run(decode, capture_output=True, text=True, timeout=120, check=False)
+        assert again.returncode == 0, again.stderr
+        check(kit)
+        if done:
+            break
+    assert calls >= 1
