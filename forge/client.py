@@ -111,6 +111,13 @@ class ControlClient:
             (await self._ask("PUT", f"/sessions/{session_id}/selection", {"selection": selection}))["session"]
         )
 
+    async def media(self, sha256: str) -> bytes:
+        """What stands behind a ``forge-media:`` reference."""
+        status, body = await self._send("GET", f"/media/{sha256}")
+        if status != 200:
+            raise BadInput(f"{self._url} has no media {sha256}", "see the column media of its calls")
+        return body
+
     async def calls(self, session_id: str) -> list[Call]:
         answer = await self._ask("GET", f"/sessions/{session_id}/calls", timeout_s=CLOSE_S)
         return [wire.call(values) for values in answer["calls"]]
@@ -190,25 +197,30 @@ class ControlClient:
     async def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = TIMEOUT_S
     ) -> dict[str, Any]:
+        status, text = await self._send(method, path, body, timeout_s=timeout_s)
+        try:
+            found = msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"{self._url} is no control plane of forge", "check the URL and port") from error
+        if status >= 400 and "error" in found:
+            raise _problem(status, found["error"])
+        return found
+
+    async def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> tuple[int, bytes]:
         if self._http is None:
             raise RuntimeError("use ControlClient as an async context manager")
         data = msgspec.json.encode(body) if body is not None else None
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._http.request(method, self._url + path, data=data, timeout=timeout) as answer:
-                text = await answer.read()
+                return answer.status, await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             raise Unavailable(
                 f"the control plane {self._url} does not answer: {why}", "is forge proxy running?"
             ) from error
-        try:
-            found = msgspec.json.decode(text, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise Unavailable(f"{self._url} is no control plane of forge", "check the URL and port") from error
-        if answer.status >= 400 and "error" in found:
-            raise _problem(answer.status, found["error"])
-        return found
 
 
 def _session(values: Mapping[str, Any]) -> Session:

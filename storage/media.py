@@ -7,6 +7,7 @@ leave alone what a call that is being accepted may be about to name.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Mapping
@@ -53,8 +54,12 @@ class MediaStore:
         ``JournalFull``."""
         known: dict[bytes, bytes] = {}
         for piece in media_text.pieces(body):
-            content = media_text.content_of(piece.text) if piece.text not in known else None
-            if content is not None:
+            if piece.text in known:
+                continue
+            content = media_text.content_of(piece.text)
+            if content is None:
+                self._keep_odd(piece.text)
+            else:
                 self._put(content.sha256, content.data)
                 # A translated request may spell it otherwise than the harness did.
                 known[media_text.encoded(content.data, media_text.STANDARD)] = media_text.reference(content.sha256)
@@ -82,6 +87,13 @@ class MediaStore:
     def linked(self, text: bytes) -> bytes:
         """The same for other programs to read: a file's URL in place of each ``data:`` URL, all else as it was."""
         return self.whole(media_text.linked(text, lambda name: self.path(name).absolute().as_uri().encode()))
+
+    def _keep_odd(self, text: bytes) -> None:
+        """Stores what stays in its request because of its spelling too: it is known by its hash all the same."""
+        with suppress(ValueError):
+            data = media_text.loosely(json.loads(b'"' + text + b'"'))
+            if data is not None:
+                self._put(sha256(data).hexdigest(), data)
 
     def _put(self, name: str, data: bytes) -> None:
         path = self.path(name)

@@ -6,8 +6,6 @@ Pure. The one non-obvious fact: what is behind a URL is not ours to know, so it 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from forge.storage.media_text import references
+from forge.storage.media_text import loosely, references
 
 MARKS: Final = ('_url"', '"input_audio"', '"file"')
 """Stand in every message with media."""
@@ -107,7 +105,5 @@ def _sha256(text: str) -> str:
     """Of what base64 stands for, or a reference to it."""
     if named := references(text.encode(errors="replace")):
         return named.pop()
-    try:
-        return hashlib.sha256(base64.b64decode(text)).hexdigest()
-    except (binascii.Error, ValueError):
-        return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    data = loosely(text)
+    return hashlib.sha256(text.encode(errors="replace") if data is None else data).hexdigest()

@@ -24,6 +24,7 @@ _TYPED: Final = re.compile(rb'"(?:media_type|mimeType|mime_type|format)"[ \t\r\n
 _BESIDE: Final = 512
 """How far from the data its type is looked for."""
 STANDARD: Final = b"sha256"
+_STANDARD_ALPHABET: Final = str.maketrans("-_", "+/")
 _SPELLINGS: Final = {STANDARD: None, b"sha256-url": b"-_"}
 """Name in a reference, and alphabet: standard, and that of URLs. Both padded; what is spelled otherwise stays."""
 
@@ -77,6 +78,14 @@ def content_of(text: bytes) -> Content | None:
         if encoded(data, spelling) == text:
             return Content(data, hashlib.sha256(data).hexdigest(), spelling)
     return None
+
+
+def loosely(text: str) -> bytes | None:
+    """What base64 of any spelling stands for, as engines read it: either alphabet, broken into lines, not padded."""
+    try:
+        return base64.b64decode(text.translate(_STANDARD_ALPHABET) + "==") or None
+    except (binascii.Error, ValueError):
+        return None
 
 
 def reference(sha256: str, spelling: bytes = STANDARD) -> bytes:

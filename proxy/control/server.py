@@ -66,6 +66,7 @@ class ControlPlane:
                 web.put("/sessions/{id}/reward", self._reward),
                 web.put("/sessions/{id}/selection", self._selection),
                 web.get("/sessions/{id}/calls", self._calls),
+                web.get("/media/{sha256:[0-9a-f]{64}}", self._media),
                 web.get("/finished", self._finished),
                 web.get("/capacity", self._capacity),
                 *more,
@@ -165,6 +166,13 @@ class ControlPlane:
             None if places is None else list(places),
             all_known=not live.restored,
         )
+
+    async def _media(self, request: web.Request) -> web.Response:
+        """What a sample's or a call's text refers to, for trainers that do not see the files."""
+        name = request.match_info["sha256"]
+        if not self._deps.media.path(name).exists():
+            raise web.HTTPNotFound(text=f"no media {name} here")
+        return web.Response(body=await asyncio.to_thread(self._deps.media.read, name))
 
     async def _finished(self, request: web.Request) -> web.Response:
         try:

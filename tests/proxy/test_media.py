@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from forge.proxy.recording.assembly import ClosedCall
 from forge.proxy.recording.decoder import Decoder
 from forge.storage.dataset import Dataset
-from forge.storage.frames import Open
+from forge.storage.errors import BadInput
+from forge.storage.frames import Close, Open
 from forge.storage.media import MediaStore, references
 from forge.storage.records import Call, Session
 from forge.storage.samples import samples_of
@@ -63,9 +65,9 @@ async def test_a_request_with_a_picture_is_recorded_to_the_byte(tmp_path: Path, 
         (entry,) = [entry for entry in s.entries() if isinstance(entry.frame, Open)]
         (served,) = s.engine.served
     store = MediaStore(s.data)
-    length = entry.frame.request_len
-    assert store.whole(entry.blobs[:length]) == raw
-    assert store.whole(entry.blobs[length:] or entry.blobs) == served.body
+    recorded = ClosedCall(entry.frame, entry.blobs, b"", Close(call_id=entry.frame.call_id, status="ok"))
+    assert store.whole(recorded.request) == raw
+    assert store.whole(recorded.sent) == served.body
     (row,) = calls(s.data)
     assert wire == "chat" or store.whole(row.request_raw or b"") == raw
     assert json.loads(store.whole(row.messages.encode())) == served.json["messages"]
@@ -73,8 +75,8 @@ async def test_a_request_with_a_picture_is_recorded_to_the_byte(tmp_path: Path, 
     assert (medium["sha256"], medium["mime"]) == (SHAS[0], "image/png")
     part = served.json["messages"][medium["message"]]["content"][medium["part"]]
     assert part["type"] == "image_url"
+    assert store.path(SHAS[0]).read_bytes() == PICTURES[0]
     if text == TEXTS[0]:
-        assert store.path(SHAS[0]).read_bytes() == PICTURES[0]
         assert len(entry.blobs) < 4_000
 
 
@@ -173,3 +175,18 @@ async def test_words_like_a_reference_are_words(tmp_path: Path, wire: str) -> No
     assert own in store.whole(row.messages.encode()).decode()
     assert json.loads(store.whole((row.response or "").encode()))["content"] == own
     assert wire == "chat" or store.whole(row.request_raw or b"") == raw
+
+
+async def test_a_trainer_elsewhere_gets_media_from_the_control_plane(tmp_path: Path) -> None:
+    async with serving(tmp_path) as s:
+        ticket = await s.control.open_session()
+        async with s.chat([shown(URLS[0])], key=ticket.api_key) as answer:
+            assert answer.status == 200
+        closed = await s.control.close_session(ticket.session_id, reward=1.0)
+        (medium,) = json.loads(closed.samples[0].media or "[]")
+        assert await s.control.media(medium["sha256"]) == PICTURES[0]
+        for name in (SHAS[1], "../secret", "0"):
+            with pytest.raises(BadInput):
+                await s.control.media(name)
+        async with s.http.get(f"{s.proxy.control_url}/media/{SHAS[0]}") as answer:
+            assert answer.status == 401

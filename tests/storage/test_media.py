@@ -160,6 +160,14 @@ def test_without_media_there_is_no_list(messages: str) -> None:
     assert media_of(messages) is None
 
 
+@pytest.mark.parametrize("spelled", [FOR_URLS.rstrip("="), STANDARD[:8] + "\n" + STANDARD[8:], STANDARD + "="])
+def test_an_odd_spelling_is_known_by_its_content(tmp_path: Path, spelled: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{spelled}"}}
+    text = MediaStore(tmp_path).take(json.dumps([{"role": "user", "content": [part]}]).encode()).body.decode()
+    assert identities(media_of(text)) == [SHA]
+    assert MediaStore(tmp_path).read(SHA) == PICTURE
+
+
 def test_older_lists_hold_the_hash_alone() -> None:
     assert identities(f'["{SHA}","x"]') == [SHA, "x"]
     assert identities(None) == []
