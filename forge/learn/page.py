@@ -1,25 +1,34 @@
-"""The courses as a table for people."""
+"""What came of the courses, for people: a table as Markdown and the curves as a picture, beside the data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from forge.learn.experiment import Course
+from forge.report.chart import Points, picture
+
+TABLE: Final = "learn.md"
+PICTURE: Final = "learn.svg"
+HEAD: Final = "| course | held out, before | after | mean reward of the last batch | batches | minutes |"
+RULE: Final = "| --- | ---: | ---: | ---: | ---: | ---: |"
 
 
 def write(data: Path, courses: Sequence[Course]) -> str:
-    """The table, as Markdown; it is in ``DATA/learn.md`` too."""
-    lines = [
-        "| course | held out, before | after | batches | sessions | minutes |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for each in courses:
-        first, last = each.held_out[0], each.held_out[-1]
-        lines.append(
-            f"| {each.name} | {first.reward:.2f} | {last.reward:.2f} | {last.batch} "
-            f"| {len(each.trained)} | {each.seconds / 60:.1f} |"
-        )
-    text = "\n".join(lines) + "\n"
-    (data / "learn.md").write_text(text)
+    """Gives the table."""
+    text = "\n".join([HEAD, RULE, *map(_row, courses)]) + "\n"
+    (data / TABLE).write_text(text)
+    curves: dict[str, Points] = {
+        each.name: [(point.batch, point.reward) for point in each.held_out] for each in courses
+    }
+    (data / PICTURE).write_text(picture("Mean reward on held-out instances, by batches learned from", curves))
     return text
+
+
+def _row(course: Course) -> str:
+    first, last = course.held_out[0], course.held_out[-1]
+    return (
+        f"| {course.name} | {first.reward:.2f} | {last.reward:.2f} | {course.trained[-1]:.2f} "
+        f"| {len(course.trained)} | {course.seconds / 60:.0f} |"
+    )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Sizes:
     warm_sessions: int = 200
     """Recorded of the teacher, shared by all seeds."""
-    warm_steps: int = 500
+    warm_steps: int = 250
     """Of each round."""
     warm_step_sessions: int = 8
-    warm_rates: tuple[float, ...] = (2e-3, 1e-3)
+    warm_rates: tuple[float, ...] = (3e-3, 1e-3)
     """Learning rate of each round; the model begins to copy names in the first and is sure of it in the second."""
     batches: int = 12
     """Of rollouts, each with one optimisation step."""
@@ -20,7 +20,7 @@ class Sizes:
     """Of a batch: a third of each request."""
     group: int = 9
     """Sessions of a task."""
-    lr: float = 5e-4
+    lr: float = 1e-3
     held_out: int = 36
     """Sessions of an evaluation, each on another held-out instance."""
     every: int = 3

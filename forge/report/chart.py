@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
 WIDTH: Final = 460
 HEIGHT: Final = 200
-LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 24
+LEFT, RIGHT, TOP, BOTTOM = 56, 10, 20, 24
 """Room for the labels, in pixels."""
+LETTER: Final = 5
+"""Width of a letter of the legend, about."""
 TICKS: Final = 4
 GREATEST: Final = 1e30
 """Of a value; also what infinity and NaN fail at."""
@@ -28,14 +30,26 @@ def chart(title: str, series: Mapping[str, Points]) -> str:
     ys = [y for points in known.values() for _, y in points if y is not None]
     scale = _Scale(min(xs), max(xs), *_padded(min(ys), max(ys)))
     lines = "".join(_line(points, scale, COLOURS[at % len(COLOURS)]) for at, points in enumerate(known.values()))
-    legend = "".join(
-        f'<span style="color:{COLOURS[at % len(COLOURS)]}">{escape(name)}</span>' for at, name in enumerate(known)
-    )
     return (
-        f"<figure><figcaption>{escape(title)} <small>{legend}</small></figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f"{_axes(scale)}{lines}</svg></figure>"
+        f"<figure><figcaption>{escape(title)}</figcaption>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="10" role="img" '
+        f'aria-label="{escape(title)}">{_legend(known)}{_axes(scale)}{lines}</svg></figure>'
     )
+
+
+def picture(title: str, series: Mapping[str, Points]) -> str:
+    """The same as an SVG file."""
+    figure = chart(title, series)
+    drawing = figure[figure.index("<svg") + 4 : figure.index("</figure>")]
+    return f'<svg xmlns="http://www.w3.org/2000/svg"{drawing}\n'
+
+
+def _legend(names: Iterable[str]) -> str:
+    parts, at = [], LEFT
+    for number, name in enumerate(names):
+        parts.append(f'<text x="{at}" y="12" fill="{COLOURS[number % len(COLOURS)]}">{escape(name)}</text>')
+        at += LETTER * (len(name) + 3)
+    return "".join(parts)
 
 
 class _Scale:
@@ -60,7 +74,7 @@ def _axes(scale: _Scale) -> str:
     for number in range(TICKS + 1):
         value = scale.y_low + (scale.y_high - scale.y_low) * number / TICKS
         at = scale.y(value)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" class="grid"/>')
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{at + 3:.1f}" text-anchor="end">{value:.3g}</text>')
     for value, anchor in ((scale.x_low, "start"), (scale.x_high, "end")):
         parts.append(f'<text x="{scale.x(value):.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{value:g}</text>')

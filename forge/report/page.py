@@ -35,8 +35,8 @@ STYLE: Final = """\
 body{font:14px/1.4 system-ui,sans-serif;margin:2em auto;max-width:1000px;padding:0 1em;color:#222;background:#fff}
 h1{font-size:1.4em}main{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:1em}
 figure{margin:0;border:1px solid #ddd;border-radius:4px;padding:.5em}figcaption{font-weight:600}
-figcaption small{font-weight:400}figcaption span{margin-left:.8em}svg{width:100%}svg text{font-size:10px;fill:#555}
-.grid{stroke:#eee}table{border-collapse:collapse;margin:.5em 0 1em}td,th{padding:.1em .8em .1em 0;text-align:left}
+svg{width:100%}
+table{border-collapse:collapse;margin:.5em 0 1em}td,th{padding:.1em .8em .1em 0;text-align:left}
 td.number{text-align:right;font-variant-numeric:tabular-nums}summary{cursor:pointer}
 """
 
