@@ -147,7 +147,7 @@ def train(
         seed=seed,
     )
     config = TrainConfig(
-        data=data,
+        data=data.absolute(),  # the learners are other processes, elsewhere
         runs=tuple(run or ()),
         model=model,
         steps=steps,
@@ -163,7 +163,7 @@ def train(
         ray=ray,
         workers=workers,
         gpu=gpu,
-        out=out,
+        out=out.absolute() if out is not None else None,
         checkpoint_every=checkpoint_every,
         resume=resume,
     )
