@@ -134,7 +134,8 @@ class Exchange:
             "Cache-Control": "no-cache",
             CALL_HEADER: self.recording.call_id,
         }
-        await self._start(web.StreamResponse(headers=headers))
+        self.http_status = 200
+        self.delivery.start(200, headers, None)
         answer = self._answer()
         broken: str | None = None
         cut = False
@@ -178,18 +179,15 @@ class Exchange:
         """The engine's bytes, recorded; where it gave the generation up and goes on, as if it never had."""
         size = 0
         able = self.continuation.able()
+        take = self.continuation.feed if able else self.recording.data
         part: Reply | None = reply
         while part is not None:
             try:
-                async for chunk in self._chunks(part, answer):
+                while chunk := await self._chunk(part, answer):
                     size += len(chunk)
                     if size > self.limits.answer_bytes and not self.outgoing.stream:
                         raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
-                    if able:
-                        yield self.continuation.feed(chunk)
-                    else:
-                        self.recording.data(chunk)
-                        yield chunk
+                    yield take(chunk)
             except BrokeOff:
                 if able:
                     yield self.continuation.rest()
@@ -198,16 +196,14 @@ class Exchange:
         if able:
             yield self.continuation.rest()
 
-    async def _chunks(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
-        """The engine's bytes; keepalives to a streaming client that gets none, also where the engine talks and nothing
-        of it is for the client yet."""
+    async def _chunk(self, reply: Reply, answer: Answer) -> bytes | None:
+        """The engine's next bytes, none at its end; keepalives to a streaming client that gets none, also where the
+        engine talks and nothing of it is for the client yet."""
         while True:
             wait = self.limits.end_s if answer.complete else await self._keep_alive()
             chunk = await reply.chunk(wait)
-            if chunk:
-                yield chunk
-            elif chunk is not None or answer.complete:
-                return
+            if chunk is not None or answer.complete:
+                return chunk
 
     async def _keep_alive(self) -> float | None:
         """Sends a keepalive if one is due; gives the seconds until the next one. None where there is no stream."""
@@ -283,15 +279,10 @@ class Exchange:
         self.delivery.replace_held(self.dialect.error(status, code=code, message=message))
         return await self._give_body(status)
 
-    async def _start(self, response: web.StreamResponse) -> None:
-        self.http_status = response.status
-        await self.delivery.start(response)
-
     async def _give_body(self, status: int, extra: dict[str, str] | None = None) -> web.StreamResponse:
         headers = {"Content-Type": "application/json", CALL_HEADER: self.recording.call_id, **(extra or {})}
-        response = web.StreamResponse(status=status, headers=headers)
-        response.content_length = self.delivery.total()[0]
-        await self._start(response)
+        self.http_status = status
+        self.delivery.start(status, headers, self.delivery.size)
         return await self.delivery.release()
 
     # Ending

@@ -26,6 +26,9 @@ from forge.proxy.upstreams.client import Reply
 
 GIVEN_UP: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 """Inside a string every quote is escaped: this is the member itself."""
+ABORT_WORD: Final = b'"abort"'
+PROMPT: Final = b'"prompt_token_ids":['
+"""Begins the longest part of a body, in which there is nothing to find."""
 _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 KeepAlive = Callable[[], Awaitable[float | None]]
 
@@ -45,7 +48,7 @@ class Continuation:
     hold_s: float
     keep_alive: KeepAlive
     resumption: Resumption = field(init=False)
-    _parts: list[bytearray] = field(default_factory=lambda: [bytearray()])
+    _parts: list[list[bytes]] = field(default_factory=lambda: [[]])
     """Every byte of every part that has the answer's own shape."""
     _tail: bytes = b""
     """An event that has begun."""
@@ -72,12 +75,14 @@ class Continuation:
             self.resumption.sampled += chunk
             return b""
         self.recording.data(chunk)
-        self._parts[-1] += chunk
+        self._parts[-1].append(chunk)
         if not self.outgoing.stream:
             return b""
         if self._given_up:
             self._withheld += chunk
             return b""
+        if not self._tail and chunk.endswith(b"\n\n") and ABORT_WORD not in chunk:
+            return chunk
         self._tail += chunk
         end = _last_end(self._tail, len(self._tail))
         events, self._tail = self._tail[:end], self._tail[end:]
@@ -93,14 +98,14 @@ class Continuation:
         if not self.resumption.passes:
             return await self._took(await self.resumption.go_on())
         if not self.outgoing.stream:
-            self._given_up = GIVEN_UP.search(self._parts[-1]) is not None
+            self._given_up = _gives_up(b"".join(self._parts[-1]))
         so_far = self._so_far() if self._given_up else None
         return await self._took(await self.resumption.begin(so_far)) if so_far is not None else None
 
     async def _took(self, reply: Reply | None) -> Reply | None:
         if reply is not None and self.resumption.passes:
             self._given_up, self._withheld = False, b""
-            self._parts.append(bytearray())
+            self._parts.append([])
         return reply
 
     def rest(self) -> bytes:
@@ -110,18 +115,21 @@ class Continuation:
             withheld = self._withheld + self._tail
             return withheld if rest is None else self._end_of_stream(withheld, rest)
         if rest is None and len(self._parts) == 1:
-            return bytes(self._parts[0])
+            return b"".join(self._parts[0])
         try:
-            whole = joined(self._parts)
+            whole = joined(self._bodies())
             whole = whole if rest is None else end_of_body(whole, rest)
         except (msgspec.DecodeError, *INEXACT):
-            return bytes(self._parts[-1])
+            return b"".join(self._parts[-1])
         self.recording.instead(whole)
         return whole
 
+    def _bodies(self) -> list[bytes]:
+        return [b"".join(part) for part in self._parts]
+
     def _end_of_stream(self, withheld: bytes, rest: Rest) -> bytes:
         assert self.asking.replica is not None
-        given = b"".join(self._parts).removesuffix(withheld)
+        given = b"".join(self._bodies()).removesuffix(withheld)
         try:
             message = read(self.asking.replica.engine, given)[0].message if given.strip() else {}
             end = end_of_stream(withheld, message, message.get("content") or "", rest)
@@ -140,10 +148,10 @@ class Continuation:
         return msgspec.json.encode([[v, start, end] for (v, start), end in zip(parts, ends, strict=True)]).decode()
 
     def _so_far(self) -> GivenUp | None:
-        body = b"".join(self._parts)
+        body = b"".join(self._bodies())
         try:
             if not self.outgoing.stream:
-                body = joined(self._parts)
+                body = joined(self._bodies())
             found, head = said(body), _head(body)
             exact = bool(found.prompt_ids) and len(found.ids) == len(found.log_probs)
             if not exact or found.finish_reason != ABORT:
@@ -162,6 +170,14 @@ class Continuation:
                 return True
             left -= step
         return False
+
+
+def _gives_up(body: bytes) -> bool:
+    start = body.find(PROMPT)
+    end = body.find(b"]", start) if start >= 0 else -1
+    if end < 0:
+        return GIVEN_UP.search(body) is not None
+    return GIVEN_UP.search(body, 0, start) is not None or GIVEN_UP.search(body, end) is not None
 
 
 def _last_end(events: bytes, until: int) -> int:

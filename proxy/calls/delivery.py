@@ -7,27 +7,25 @@ out, with what is held: the ``close`` frame names both before the last pieces le
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
 from forge.proxy.dialects.base import Hold, Piece
+from forge.proxy.door.outlet import Gone, Outlet
 from forge.proxy.recording.recorder import Recording
 
-
-class ClientLeft(Exception):
-    """The client is gone, or takes nothing any more."""
+ClientLeft = Gone
 
 
 class Delivery:
+    """Raises ``ClientLeft`` whenever the client takes nothing any more."""
+
     def __init__(self, request: web.BaseRequest, recording: Recording, write_s: float) -> None:
-        self._request = request
+        self._outlet = Outlet(request, write_s)
         self._recording = recording
-        self._write_s = write_s
-        self._response: web.StreamResponse | None = None
         self._held: list[bytes] = []
         self._sent = 0
         self.first_us: int | None = None
@@ -37,10 +35,15 @@ class Delivery:
 
     def total(self) -> tuple[int, str]:
         """Bytes that went out or are held, and their sha256."""
-        sha = self._sha.copy()
+        sha = self._sha.copy() if self._held else self._sha
         for data in self._held:
             sha.update(data)
-        return self._sent + sum(map(len, self._held)), sha.hexdigest()
+        return self.size, sha.hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Bytes that went out or are held."""
+        return self._sent + sum(map(len, self._held))
 
     @property
     def silent_s(self) -> float:
@@ -49,31 +52,27 @@ class Delivery:
 
     @property
     def started(self) -> bool:
-        return self._response is not None
+        return self._outlet.begun
 
     @property
     def begun(self) -> bool:
         """A piece of the answer went out."""
         return self.first_us is not None
 
-    async def start(self, response: web.StreamResponse) -> None:
+    def start(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
         """Sends the head."""
-        try:
-            await response.prepare(self._request)
-        except ConnectionError as error:
-            raise ClientLeft from error
-        self._response = response
+        self._outlet.begin(status, headers, length)
         self._wrote = time.monotonic()
 
     async def give(self, pieces: Sequence[Piece]) -> None:
-        """Raises ``ClientLeft``, and ``JournalFull`` where a piece would have to go out unrecorded."""
+        """Raises ``JournalFull`` where a piece would have to go out unrecorded."""
         for piece in pieces:
             if self._held or piece.hold is Hold.CLOSE:
                 self.hold(piece.data)
                 continue
-            durable_from = self._recording.flush() if piece.hold is Hold.DATA else None
-            if durable_from is not None:
-                await self._recording.recorder.journal.durable(durable_from)
+            if piece.hold is Hold.DATA:
+                recorded = self._recording.flush()
+                await self._recording.recorder.journal.durable(recorded)
             await self.write(piece.data)
             if self.first_us is None:
                 self.first_us = self._recording.recorder.now()
@@ -87,15 +86,8 @@ class Delivery:
 
     async def release(self) -> web.StreamResponse:
         """The ``close`` frame is written: everything held goes out, and the answer ends."""
-        held, self._held = b"".join(self._held), []
-        if held:
-            await self.write(held)
-        assert self._response is not None
-        try:
-            await self._response.write_eof()
-        except ConnectionError as error:
-            raise ClientLeft from error
-        return self._response
+        held, self._held = self._held, []
+        return await self._outlet.end(held[0] if len(held) == 1 else b"".join(held))
 
     def drop_held(self) -> None:
         """What is held will never be sent, and nothing in its place."""
@@ -103,19 +95,11 @@ class Delivery:
 
     def cut(self) -> web.StreamResponse:
         """The client's connection breaks off, as the engine's did: no end of the body comes."""
-        assert self._response is not None
-        if self._request.transport is not None:
-            self._request.transport.close()
-        return self._response
+        return self._outlet.cut()
 
     async def write(self, data: bytes) -> None:
-        """Sends at once (keepalives come here directly). Raises ``ClientLeft``."""
-        assert self._response is not None
+        """Sends at once (keepalives come here directly)."""
         self._sha.update(data)
         self._sent += len(data)
         self._wrote = time.monotonic()
-        try:
-            async with asyncio.timeout(self._write_s):
-                await self._response.write(data)
-        except (ConnectionError, TimeoutError) as error:
-            raise ClientLeft from error
+        await self._outlet.write(data)

@@ -16,8 +16,9 @@ from typing import Final
 
 import msgspec
 
-from forge.storage.frames import Close, Cut, Data, Open, Policy, SessionFrame
+from forge.storage.frames import Close, Cut, Data, Open, Policy, SessionFrame, encode
 from forge.storage.journal import JournalFull, JournalWriter, Position
+from forge.storage.journal_segment import HEADER_BYTES
 from forge.storage.records import CallStatus, Session
 
 log = logging.getLogger(__name__)
@@ -99,13 +100,37 @@ class Recorder:
         self.failing = False
         places = self.positions.get(session_id)
         if places is not None:
-            # A frame that begins a segment stands after its head; the segment before may be gone sooner.
-            places.append(place if place.segment == end.segment else Position(end.segment, 0))
+            places.append(self._began(place, end))
         if isinstance(frame, Close):
-            self._changed = True
-            if self.journal.bytes_since_cut >= self.cut_bytes:
-                self.cut()
+            self._closed_one()
         return end
+
+    def append_end(self, session_id: str, data: tuple[Data, list[bytes]] | None, close: Close) -> Position:
+        """What waits of a call, and its end, by one system call. Raises ``JournalFull``."""
+        if data is None:
+            return self.append(session_id, close)
+        place, places = self.journal.end, self.positions.get(session_id)
+        try:
+            end = self.journal.append_many([data, (close, ())])
+        except JournalFull as error:
+            self.failures += 1
+            if error.written and places is not None:
+                places.append(self._began(place, self.journal.end))
+            raise
+        if places is not None:
+            places += (self._began(place, end), Position(end.segment, end.offset - HEADER_BYTES - len(encode(close))))
+        self._closed_one()
+        return end
+
+    def _began(self, place: Position, end: Position) -> Position:
+        """Where a frame begins: one that begins a segment stands after its head; the segment before may be gone
+        sooner."""
+        return place if place.segment == end.segment else Position(end.segment, 0)
+
+    def _closed_one(self) -> None:
+        self._changed = True
+        if self.journal.bytes_since_cut >= self.cut_bytes:
+            self.cut()
 
     def track(self, session_id: str) -> None:
         """Remember from now on where the session's frames stand."""
@@ -194,8 +219,8 @@ class Recording:
     at_end: Callable[[], None] | None = None
     """Called when its end is written: before its client can act on that."""
 
-    def data(self, chunk: bytes) -> None:
-        """Engine bytes; written at once only when enough wait. A full disk shows at ``flush`` or ``close``."""
+    def data(self, chunk: bytes) -> bytes:
+        """Takes engine bytes, and gives them back; written at once only when enough wait. A full disk shows at ``flush`` or ``close``."""
         if self.first_byte_us is None:
             self.first_byte_us = self.recorder.now() - self.opened_us
         if self.tap is not None:
@@ -204,6 +229,7 @@ class Recording:
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes >= self.recorder.data_frame_bytes:
             self.flush()
+        return chunk
 
     def beside(self, chunk: bytes) -> None:
         """Engine bytes from which the answer is made, but which are no part of it. Raises ``JournalFull``."""
@@ -222,18 +248,19 @@ class Recording:
         """Every engine byte so far is in the journal when this returns. Raises ``JournalFull``."""
         if not self._waiting:
             return self.recorder.journal.end
-        frame = Data(call_id=self.call_id, attempt=self.attempt)
-        end = self.recorder.append(self.session_id, frame, *self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        frame, blobs = self._waits()
+        end = self.recorder.append(self.session_id, frame, *blobs)
+        self._waiting, self._waiting_bytes = [], 0
         return end
+
+    def _waits(self) -> tuple[Data, list[bytes]]:
+        return Data(call_id=self.call_id, attempt=self.attempt), self._waiting
 
     def close(self, frame: Close) -> Position:
         """Writes what waits, then the end. Raises ``JournalFull``; the end is then tried again later, by itself."""
         self.closed = True
         try:
-            self.flush()
-            end = self.recorder.append(self.session_id, frame)
+            end = self.recorder.append_end(self.session_id, self._waits() if self._waiting else None, frame)
         except JournalFull:
             self.recorder.pend(self.session_id, frame)
             raise
