@@ -11,13 +11,15 @@ import time
 from typing import Final
 
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS: Final = [first + second for first in ALPHABET for second in ALPHABET]
 _RANDOM_BITS: Final = 80
 _CHARS: Final = 26
 
 
 def base32(value: int, chars: int) -> str:
     """The lowest ``5 * chars`` bits of ``value``, most significant first."""
-    return "".join(ALPHABET[value >> 5 * place & 31] for place in reversed(range(chars)))
+    pairs = [_PAIRS[value >> 10 * place & 1023] for place in range((chars + 1) // 2 - 1, -1, -1)]
+    return "".join(pairs)[-chars:]
 
 
 class IdSource:

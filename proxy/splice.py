@@ -72,8 +72,13 @@ class Found(msgspec.Struct):
     @property
     def empty(self) -> bool:
         """It has no usage, and every delta there is holds nothing or nulls."""
-        said = self.choices is not None and self.usage is None and self.error is None
-        return said and all(_NOTHING.fullmatch(choice.delta) for choice in self.choices or ())
+        if self.choices is None or self.usage is not None or self.error is not None:
+            return False
+        return all(_says_nothing(bytes(choice.delta)) for choice in self.choices)
+
+
+def _says_nothing(delta: bytes) -> bool:
+    return b'":"' not in delta and _NOTHING.fullmatch(delta) is not None
 
 
 class _Plan(NamedTuple):
@@ -141,9 +146,11 @@ class Cutter:
         parser found the member, and each time with the member's value."""
         spans: list[_Span] = []
         for name, needle, instead in self._plans:
+            values = [bytes(raw) for raw in _raws(found, name)]
+            if values.count(instead) == len(values):  # type: ignore[arg-type]
+                continue
             at = 0
-            for raw in _raws(found, name):
-                value = bytes(raw)
+            for value in values:
                 at = document.find(needle, at)
                 start = at + len(needle) + 1
                 if at <= 0 or document[at - 1] == _BACKSLASH or document[start - 1] != _COLON:

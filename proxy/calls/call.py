@@ -92,6 +92,7 @@ class Exchange:
         finally:
             if not self.recording.closed:
                 self._close_quietly(CallStatus.ABORTED, why)
+            self.continuation.let_go()
 
     async def _run(self) -> web.StreamResponse:
         try:

@@ -124,6 +124,11 @@ class Continuation:
         self.recording.instead(whole)
         return whole
 
+    def let_go(self) -> None:
+        """The call is over: its bytes go now. What refers to itself would keep them until cycles are looked for."""
+        self._parts = []
+        del self.keep_alive, self.resumption
+
     def _bodies(self) -> list[bytes]:
         return [b"".join(part) for part in self._parts]
 
@@ -175,9 +180,9 @@ class Continuation:
 def _gives_up(body: bytes) -> bool:
     start = body.find(PROMPT)
     end = body.find(b"]", start) if start >= 0 else -1
-    if end < 0:
-        return GIVEN_UP.search(body) is not None
-    return GIVEN_UP.search(body, 0, start) is not None or GIVEN_UP.search(body, end) is not None
+    if end >= 0 and body.find(ABORT_WORD, 0, start) < 0 and body.find(ABORT_WORD, end) < 0:
+        return False
+    return GIVEN_UP.search(body) is not None
 
 
 def _last_end(events: bytes, until: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Raw
 
@@ -36,8 +36,7 @@ class Hold(IntEnum):
     """The close frame too: nothing a client can act on comes after it. Once given, all later pieces are held too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Bytes for the client, one or more whole events (or one whole body)."""
 
     data: bytes

@@ -139,6 +139,12 @@ async def _read(request: web.BaseRequest, limits: Limits) -> bytes:
     if (request.content_length or 0) > limits.body_bytes:
         raise _too_large(limits.body_bytes)
     await _go_on(request)
+    if request.content.is_eof() and request.content.exception() is None:
+        # All of it came with the head.
+        body = request.content.read_nowait()
+        if len(body) > limits.body_bytes:
+            raise _too_large(limits.body_bytes)
+        return body
     chunks: list[bytes] = []
     size = 0
     try:

@@ -20,6 +20,8 @@ from forge.storage.errors import Unavailable
 PREFIX: Final = "fs_"
 SECRET_FILE: Final = "secret"
 SESSION_ID: Final = re.compile(r"[a-z0-9]{12,32}")
+REMEMBERED: Final = 8192
+"""Right keys that are not computed again."""
 _SECRET_BYTES: Final = 32
 _MAC_CHARS: Final = 32
 _ID_CHARS: Final = 26
@@ -51,6 +53,8 @@ class Keys:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
+        self._right: dict[str, str] = {}
+        """Keys that were found right, and their sessions."""
 
     @classmethod
     def of(cls, data: Path) -> Keys:
@@ -68,6 +72,14 @@ class Keys:
 
     def session_of(self, key: str) -> str | None:
         """The session that ``key`` opens; None for a key that is not ours or was forged."""
+        session_id = self._right.get(key)
+        if session_id is None and (session_id := self._checked(key)) is not None:
+            if len(self._right) >= REMEMBERED:
+                self._right.clear()
+            self._right[key] = session_id
+        return session_id
+
+    def _checked(self, key: str) -> str | None:
         session_id, _, mac = key.removeprefix(PREFIX).partition("_")
         if not key.startswith(PREFIX) or not SESSION_ID.fullmatch(session_id) or not mac.isascii():
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qs, unquote
 
@@ -68,6 +69,8 @@ DROPS: Final = (
 """Telemetry of harnesses and of OpenTelemetry: these paths and all below them."""
 MODELS: Final = "models"
 VERSION: Final = re.compile(r"v1(?:(?:alpha|beta)\d*)?")
+PATHS: Final = 4096
+"""Paths whose meaning is remembered."""
 GEMINI: Final = "gemini"
 GOOGLE: Final = re.compile(
     r"(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?(?:models|tunedModels)/(?:models/)*"
@@ -76,6 +79,7 @@ GOOGLE: Final = re.compile(
 """Google's resource names: the model, which may have slashes of its own, and what to do with it."""
 
 
+@lru_cache(maxsize=PATHS)
 def route(path: str, query: str = "") -> Route:
     """``path`` and ``query`` as they came."""
     parts = [part for part in path.split("/") if part]

@@ -220,7 +220,8 @@ class Recording:
     """Called when its end is written: before its client can act on that."""
 
     def data(self, chunk: bytes) -> bytes:
-        """Takes engine bytes, and gives them back; written at once only when enough wait. A full disk shows at ``flush`` or ``close``."""
+        """Takes engine bytes, and gives them back; written at once only when enough wait. A full disk shows at
+        ``flush`` or ``close``."""
         if self.first_byte_us is None:
             self.first_byte_us = self.recorder.now() - self.opened_us
         if self.tap is not None:

@@ -105,9 +105,8 @@ class Connection(asyncio.Protocol):
         return not self._got and not self._transport.is_closing() and not self._transport.get_write_buffer_size()
 
     def rest(self) -> None:
-        """It is idle from now on."""
+        """It is idle from now on. Its timer may ring once more, for nobody: the next call takes it over."""
         self._busy, self.idle_since = False, self._clock.time()
-        self._stop_timer()
 
     def alive(self) -> bool:
         """An idle connection can be used: nothing has come on it, not even its end."""

@@ -78,7 +78,9 @@ class Pool:
     def pick(self, sticky: str | None, *, like: Replica | None = None) -> Replica | None:
         """The replica for a call of a session that was last served by ``sticky``; None if none is up. ``like``: one
         that takes a request as it was written for that replica."""
-        up = [r for r in self._replicas.values() if r.state == State.UP and (like is None or r.takes(like))]
+        up = [r for r in self._replicas.values() if r.state is State.UP and (like is None or r.takes(like))]
+        if len(up) == 1:
+            return up[0]
         if not up:
             return None
         idlest = min(up, key=lambda r: r.in_flight)

@@ -201,7 +201,7 @@ def test_headers_and_content_name_kinds(
 
 
 @pytest.mark.parametrize("wording", WORDINGS, ids=lambda wording: wording.name)
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_every_wording_is_found_by_its_signs(wording: Wording, data: st.DataObject) -> None:
     text = data.draw(st.from_regex(wording.text))
