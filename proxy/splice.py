@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -34,9 +34,20 @@ _NOTHING: Final = re.compile(rb'\{(?:"\w+":null,?)*\}')
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
+class Body(bytes):
+    """A document of which many ask for the members: they are read once."""
+
+    _said: object = None
+    """What ``turns`` found out about it."""
+
+    @cached_property
+    def members(self) -> dict[str, Raw]:
+        return _members.decode(self)
+
+
 def members(document: bytes) -> dict[str, Raw]:
     """The top level's members, of duplicates the last. Raises one of ``UNREADABLE`` if it is no JSON object."""
-    return _members.decode(document)
+    return document.members if isinstance(document, Body) else _members.decode(document)
 
 
 def append(document: bytes, added: Mapping[str, bytes]) -> bytes:
@@ -54,6 +65,27 @@ def rebuild(parts: Mapping[str, bytes | Raw]) -> bytes:
     """A JSON object of these members, each value's bytes as given."""
     text = b",".join(msgspec.json.encode(name) + b":" + bytes(value) for name, value in parts.items())
     return b"{" + text + b"}"
+
+
+class Shared(NamedTuple):
+    """The part of a document that another one has too: its bytes ``start:stop`` stand there at ``at``."""
+
+    start: int
+    stop: int
+    at: int
+
+    def rest(self, other: bytes) -> tuple[bytes, bytes]:
+        """What stands before it in the other document, and behind it."""
+        return other[: self.at], other[self.at + self.stop - self.start :]
+
+
+def shared(document: bytes, value: Raw, other: bytes, name: str) -> Shared | None:
+    """A member's value, a view into the document, as it stands in one that ``rebuild`` made of the same members."""
+    start, size = _address(value) - _address(document), memoryview(value).nbytes
+    key = msgspec.json.encode(name) + b":"
+    at = other.find(key) + len(key)
+    held = 0 <= start <= len(document) - size and other.startswith(document[start : start + size], at)
+    return Shared(start, start + size, at) if held else None
 
 
 class FoundChoice(msgspec.Struct):

@@ -36,8 +36,9 @@ class Open(Frame, tag="open", frozen=True, kw_only=True):
     stream: bool
     request_len: int
     sent_len: int = -1
-    sent_shared: int = 0
-    """So many bytes of the body that was sent are the request's first ones, and are not written again."""
+    sent_shared: tuple[int, int, int] | None = None
+    """Start and end of the part of the request that was sent as it is, and where in the sent body it stood: it is not
+    among the ``sent_len`` bytes."""
     engine: str = ""
     replica: str = ""
     model_requested: str | None = None

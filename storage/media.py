@@ -36,6 +36,8 @@ class Taken:
     """The request with references."""
     known: Mapping[bytes, bytes] = field(default_factory=dict)
     """Base64 text to its reference."""
+    whole: bool = False
+    """It is as it came."""
 
     def again(self, body: bytes) -> bytes:
         """Another form of the request (what the engine is sent), by the same references."""

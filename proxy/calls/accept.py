@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
+from msgspec import Raw
 
 from forge.proxy.calls.arrival import Arrival
 from forge.proxy.calls.asking import Asking
@@ -29,10 +30,12 @@ from forge.proxy.sessions.kinds import called_subagent
 from forge.proxy.sessions.live import Live
 from forge.proxy.sessions.reasoning import keep
 from forge.proxy.sessions.spec import HistoryMode
+from forge.proxy.sessions.turns import Mark, Remembered, said
+from forge.proxy.splice import UNREADABLE, Body, members
 from forge.proxy.upstreams.pool import Replica
 from forge.storage.frames import Close
 from forge.storage.media import Taken
-from forge.storage.media_text import escaped, shows_media
+from forge.storage.media_text import MARK, escaped, shows_media
 from forge.storage.records import CallStatus
 
 DEFAULT_ENGINE: Final = "vllm"
@@ -44,6 +47,7 @@ async def accept(
 ) -> web.StreamResponse:
     """Serves the call. ``live`` is None for a request without a key of ours."""
     dialect = DIALECTS[where.dialect]
+    body = Body(body)
     taken = await _take(deps, body)
     replica = await _choose(deps, live)
     began_us = deps.recorder.now()
@@ -57,7 +61,7 @@ async def accept(
     overrides = _overrides(deps, live, replica)
     outgoing = dialect.request(body, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
     said = signs(request.headers, outgoing.hints)
-    seen = fingerprint(body, outgoing.asked, outgoing.turns)
+    seen = fingerprint(body)
     if live is None:
         live, rule = _implicit(deps, said, seen)
     budget = live.spent()
@@ -73,9 +77,33 @@ async def accept(
 
 async def _take(deps: Deps, body: bytes) -> Taken:
     """The request's media are stored: before there is a call, which is accepted without waiting."""
+    if not _refers(body):
+        return Taken(body, whole=True)
     if not shows_media(body):
         return Taken(escaped(body))
     return await asyncio.to_thread(deps.media.take, body)
+
+
+def _refers(body: bytes) -> bool:
+    """Whether media, or what reads like a reference to some, can be in it; of a turn that came before it is known."""
+    try:
+        name, turns = said(body)
+        rest = [value for member, value in members(body).items() if member != name or not turns.raws]
+    except UNREADABLE:
+        return True
+    return any(_signs(raw, mark) for raw, mark in zip(*turns, strict=True)) or any(_shown(bytes(raw)) for raw in rest)
+
+
+def _signs(raw: Raw, mark: Mark) -> bool:
+    found = _known.get(mark)
+    return _known.keep(mark, _shown(bytes(raw))) if found is None else found
+
+
+def _shown(text: bytes) -> bool:
+    return MARK in text or shows_media(text)
+
+
+_known: Final = Remembered[bool]()
 
 
 async def _choose(deps: Deps, live: Live | None) -> Replica | None:

@@ -5,7 +5,7 @@ Owns which of that the frame says. Decides nothing: whose the call is, what for,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from forge.proxy.sessions.attribution import Signs, stored
 from forge.proxy.sessions.history import Fingerprint
 from forge.proxy.sessions.kinds import Seen, kind_of
 from forge.proxy.sessions.live import Live
+from forge.proxy.splice import Shared
 from forge.proxy.upstreams.pool import Replica
 from forge.storage.frames import Open
 from forge.storage.media import Taken
@@ -45,11 +46,16 @@ class Arrival:
 
     def open(self, deps: Deps) -> Recording:
         """Raises ``JournalFull``."""
-        outgoing = self.outgoing
-        sent = self.taken.again(outgoing.body) if outgoing is not None and outgoing.edited else None
-        return deps.recorder.open(self._frame(deps, sent), self.taken.body, sent or b"")
+        outgoing, shared = self.outgoing, None
+        sent: tuple[bytes, ...] | None = None
+        if outgoing is not None and outgoing.edited:
+            shared = outgoing.shared if self.taken.whole else None
+            sent = shared.rest(outgoing.body) if shared is not None else (outgoing.body,)
+            sent = tuple(map(self.taken.again, sent))
+            shared = shared._replace(at=len(sent[0])) if shared is not None else None
+        return deps.recorder.open(self._frame(deps, sent, shared), self.taken.body, *(sent or ()))
 
-    def _frame(self, deps: Deps, sent: bytes | None) -> Open:
+    def _frame(self, deps: Deps, sent: Sequence[bytes] | None, shared: Shared | None) -> Open:
         return Open(
             call_id=self.call_id,
             session_id=self.live.id,
@@ -61,7 +67,8 @@ class Arrival:
             dialect=self.dialect.name,
             path=self.request.rel_url.raw_path,
             request_len=len(self.taken.body),
-            sent_len=-1 if sent is None else len(sent),
+            sent_len=-1 if sent is None else sum(map(len, sent)),
+            sent_shared=shared,
             attribution=self.rule,
             headers=stored(self.request.headers),
             retry_of=self.retry_of,

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-from forge.proxy import splice
 from forge.proxy.calls.asking import Asking
 from forge.proxy.calls.resumption import Resumption
 from forge.proxy.dialects.base import ABORT, CHAT_PATH, COMPLETIONS_PATH, Outgoing
@@ -65,8 +64,7 @@ class Continuation:
             return False
         if self.outgoing.path == CHAT_PATH and not replica.abilities.token_in:
             return False
-        count = bytes(splice.members(self.outgoing.body).get("n", b"null"))
-        return self.outgoing.path in (CHAT_PATH, COMPLETIONS_PATH) and count in (b"null", b"1")
+        return self.outgoing.path in (CHAT_PATH, COMPLETIONS_PATH) and self.outgoing.choices == 1
 
     def feed(self, chunk: bytes) -> bytes:
         """Records the engine's bytes, and gives what of them the answer may get now. Raises ``JournalFull``."""

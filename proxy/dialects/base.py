@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
-from msgspec import Raw
-
 from forge.proxy.engines.base import Ask, Engine
-from forge.proxy.sessions.turns import NO_TURNS, Turns
+from forge.proxy.splice import Shared
 
 CHAT_PATH: Final = "/v1/chat/completions"
 BROKEN_OFF: Final = "the policy server's answer broke off before its end"
@@ -91,9 +89,8 @@ class Outgoing:
     first user text... Small values only."""
     context: Any = None
     """What the dialect itself needs to write the answer (tool maps, echoed fields)."""
-    asked: Mapping[str, bytes | Raw] | None = None
-    """The members of the harness's request, where it speaks chat; and its messages."""
-    turns: Turns = NO_TURNS
+    shared: Shared | None = None
+    """The part of the harness's request that stands in ``body`` too."""
     path: str = CHAT_PATH
     """The engine's route."""
     choices: int = 1

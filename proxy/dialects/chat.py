@@ -35,7 +35,8 @@ from forge.proxy.dialects.overlay import collected, decode_member, overlay, samp
 from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Ask, Cut, Engine
 from forge.proxy.engines.unstreamed import as_stream
-from forge.proxy.sessions.turns import split
+from forge.proxy.sessions.turns import said
+from forge.proxy.splice import Shared
 from forge.proxy.sse import Event, EventTooLarge, Splitter
 
 DONE: Final = b"[DONE]"
@@ -86,17 +87,20 @@ def prepare(
     are the edits already made."""
     over = overlay(asked, overrides)
     changes = dict(over.changes)
-    messages = split(asked.get("messages"))
+    messages = said(body).turns
     fitted = fit(messages, engine.wire)
     if fitted is not None:
         changes["messages"] = fitted[0]
     sent = _changed(asked, changes)
     ask = engine.ask(sent, stream=stream, collect=collected(overrides))
     added = {name: value for name, value in changes.items() if value is not None} | dict(ask.members)
+    shared: Shared | None
     if any(name in asked for name in [*changes, *ask.members]):
         out = splice.rebuild({**sent, **ask.members})
+        shared = _shared(body, sent, out)
     else:
         out = splice.append(body, added)
+        shared = Shared(0, body.rindex(b"}"), 0)
     if "model" in over.changes and "model" in asked:
         own = bytes(asked["model"])
         ask = replace(ask, cuts=(*ask.cuts, Cut(b"model", own, own)))
@@ -112,10 +116,16 @@ def prepare(
         sampling_sent=sampling(sent),
         edits=msgspec.json.encode(edits).decode() if edits else None,
         hints=chat_hints(asked, messages.raws),
-        asked=asked,
-        turns=messages,
+        shared=shared,
         choices=_choice_count(sent),
     )
+
+
+def _shared(body: bytes, sent: Mapping[str, bytes | Raw], out: bytes) -> Shared | None:
+    """The longest of the harness's own values."""
+    own = {name: value for name, value in sent.items() if isinstance(value, Raw)}
+    name = max(own, key=lambda name: memoryview(own[name]).nbytes, default=None)
+    return splice.shared(body, own[name], out, name) if name is not None else None
 
 
 def _changed(asked: Mapping[str, bytes | Raw], changes: Mapping[str, bytes | None]) -> dict[str, bytes | Raw]:

@@ -46,7 +46,7 @@ class Gemini:
             stream=target.stream,
             notices=translated.notices,
         )
-        return replace(outgoing, edited=True, context=translated)
+        return replace(outgoing, edited=True, context=translated, shared=None)
 
     def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:
         translated: Translated = outgoing.context

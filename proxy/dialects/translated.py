@@ -44,7 +44,7 @@ def prepared(body: bytes, made: Translation, *, engine: Engine, overrides: Overr
     chat = splice.rebuild(made.members)
     outgoing = prepare(chat, made.members, engine=engine, overrides=overrides, stream=made.stream, notices=made.notices)
     hints = {**outgoing.hints, **field_hints(splice.members(body))}
-    return replace(outgoing, edited=True, hints=hints, context=made, asked=None)
+    return replace(outgoing, edited=True, hints=hints, context=made, shared=None)
 
 
 class PromptDetails(msgspec.Struct):

@@ -36,10 +36,13 @@ class ClosedCall:
     @property
     def sent(self) -> bytes:
         """What the engine got."""
-        length, shared = self.open.request_len, self.open.sent_shared
         if self.open.sent_len < 0:
             return self.request
-        return b"".join((self.blobs[:shared], self.blobs[length:])) if shared else self.blobs[length:]
+        rest = self.blobs[self.open.request_len :]
+        if self.open.sent_shared is None:
+            return rest
+        start, stop, at = self.open.sent_shared
+        return b"".join((rest[:at], self.blobs[start:stop], rest[at:]))
 
 
 @dataclass(slots=True)

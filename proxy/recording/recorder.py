@@ -27,8 +27,6 @@ PENDING_CLOSES: Final = 4096
 """Calls whose ``close`` could not be written and waits for the disk; more than these are closed at the next start."""
 BESIDE: Final = -1
 """Attempt of the frames that no answer is read from."""
-SHARED_MIN: Final = 2048
-"""A request shorter than this is written twice."""
 RETIRED: Final = 1024
 """Closed sessions whose frames can still be found without the dataset."""
 
@@ -39,12 +37,6 @@ def wall_us() -> int:
 
 def mono_us() -> int:
     return time.monotonic_ns() // 1000
-
-
-def _shared(request: bytes, sent: bytes) -> int:
-    """How much of what was sent is the request's own beginning: members are appended before its last brace."""
-    end = request.rfind(b"}") if len(request) >= SHARED_MIN else 0
-    return end if end > 0 and sent.startswith(request[:end]) else 0
 
 
 @dataclass(slots=True)
@@ -80,13 +72,10 @@ class Recorder:
         self._last_mono = max(mono_us() - self._started, self._last_mono + 1)
         return self._last_mono
 
-    def open(self, frame: Open, request: bytes, sent: bytes) -> Recording:
+    def open(self, frame: Open, request: bytes, *sent: bytes) -> Recording:
         """Raises ``JournalFull``: the call is not accepted."""
         self.retry_pending()
-        shared = _shared(request, sent)
-        if shared:
-            frame = msgspec.structs.replace(frame, sent_shared=shared)
-        self.append(frame.session_id, frame, request, memoryview(sent)[shared:])
+        self.append(frame.session_id, frame, request, *sent)
         return Recording(self, frame.call_id, frame.session_id, frame.mono_us, frame.kind)
 
     def append(self, session_id: str, frame: Open | Data | Close, *blobs: bytes | memoryview) -> Position:

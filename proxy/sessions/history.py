@@ -9,23 +9,22 @@ format, told apart by the member that holds the history.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from forge.proxy import splice
 from forge.proxy.sessions import echo
-from forge.proxy.sessions.turns import NO_TURNS, Remembered, Turns, mark_of, split
+from forge.proxy.sessions.turns import Remembered, Turns, mark_of, said
 from forge.proxy.splice import UNREADABLE
 
 VOLATILE: Final = frozenset(
     {"stream", "stream_options", "client_metadata", "metadata", "user", "prompt_cache_key", "store", "seed"}
 )
 """Members that may differ between a request and its retry."""
-TURNS: Final = ("messages", "input", "contents", "prompt")
-"""Where a wire format keeps its history."""
 SYSTEM: Final = ("system", "instructions", "systemInstruction", "system_instruction")
 """Where it keeps a system prompt that is no turn."""
 SYSTEM_ROLES: Final = frozenset({"system", "developer"})
@@ -33,13 +32,12 @@ SESSION_ENTRIES: Final = 4096
 """Requests remembered per session; the oldest are forgotten."""
 SHARED_ENTRIES: Final = 65536
 
-_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_known: Final = Remembered["Said | None"]()
+_known: Final = Remembered["Told | None"]()
 _known_tools: Final = Remembered[bytes]()
 _FAILURES: Final = (*UNREADABLE, ValueError, OverflowError)
 
 
-Said = tuple[str, bytes]
+Told = tuple[str, bytes]
 """A turn's role and its digest."""
 
 
@@ -64,20 +62,17 @@ class Fingerprint:
         return self.prefixes[-1:] == [self.opening]
 
 
-def fingerprint(
-    body: bytes, asked: Mapping[str, bytes | Raw] | None = None, messages: Turns = NO_TURNS
-) -> Fingerprint | None:
+def fingerprint(body: bytes) -> Fingerprint | None:
     """None for a body that is no JSON object with a history. Each turn is read and hashed the first time it is seen,
-    then let go. ``asked`` and ``messages``: the body's members and its chat history, where they were read already."""
+    then let go."""
     try:
-        raw = _members.decode(body) if asked is None else asked
-        name = next((name for name in TURNS if _begins(raw.get(name, b"null")) != b"n"), None)
+        raw = splice.members(body)
+        name, history = said(body)
         if name is None:
             return None
         apart = VOLATILE | {name, "tools"}
         members = {member: msgspec.json.decode(value) for member, value in raw.items() if member not in apart}
-        given = name == "messages" and messages.raws
-        turns = _remembered(messages) if given else _turns(name, raw[name], members)
+        turns = _remembered(history) if _begins(raw[name]) == b"[" else _texts_of(name, raw[name], members)
         return _fingerprint(members, turns, _tools(raw.get("tools")))
     except _FAILURES:
         return None
@@ -99,18 +94,18 @@ def _tools(value: bytes | Raw | None) -> bytes:
     return known
 
 
-def _fingerprint(members: dict[str, Any], turns: Iterable[Said], tools: bytes) -> Fingerprint:
+def _fingerprint(members: dict[str, Any], turns: Iterable[Told], tools: bytes) -> Fingerprint:
     prompt = [echo.parts(_said(members.pop(name))) for name in SYSTEM if members.get(name) is not None]
     place = start = echo.digest(prompt) if prompt else b""
     system, prefixes = start, list[bytes]()
     opening = first = b""
-    for role, said in turns:
-        place = echo.onward(place, said)
+    for role, told in turns:
+        place = echo.onward(place, told)
         prefixes.append(place)
         if not first and role in SYSTEM_ROLES:
             system = place
         elif not first:
-            opening, first = place, said
+            opening, first = place, told
     rest = {name: _unmarked(value) for name, value in members.items()}
     return Fingerprint(
         whole=echo.digest([place.hex(), tools.hex(), rest]),
@@ -122,22 +117,19 @@ def _fingerprint(members: dict[str, Any], turns: Iterable[Said], tools: bytes) -
     )
 
 
-def _said_by(turn: echo.Turn | None) -> Said | None:
+def _told(turn: echo.Turn | None) -> Told | None:
     return (turn[0], echo.digest(turn)) if turn is not None else None
 
 
-def _remembered(turns: Turns) -> Iterator[Said]:
+def _remembered(turns: Turns) -> Iterator[Told]:
     for raw, mark in zip(*turns, strict=True):
-        said = _known[mark] if mark in _known else _known.keep(mark, _said_by(echo.turn(msgspec.json.decode(raw))))
-        if said is not None:
-            yield said
+        told = _known[mark] if mark in _known else _known.keep(mark, _told(echo.turn(msgspec.json.decode(raw))))
+        if told is not None:
+            yield told
 
 
-def _turns(name: str, history: bytes | Raw, members: dict[str, Any]) -> Iterator[Said]:
-    if _begins(history) == b"[":
-        yield from _remembered(split(history))
-        return
-    yield from (said for turn in _texts(name, history, members) if (said := _said_by(turn)) is not None)
+def _texts_of(name: str, history: bytes | Raw, members: dict[str, Any]) -> Iterator[Told]:
+    yield from (told for turn in _texts(name, history, members) if (told := _told(turn)) is not None)
 
 
 def _texts(name: str, history: bytes | Raw, members: dict[str, Any]) -> Iterator[echo.Turn]:

@@ -125,7 +125,9 @@ def keep(outgoing: Outgoing, reasoning: Reasoning, engine: str) -> Kept:
         return Kept(outgoing, place)
     edits = [*msgspec.json.decode(outgoing.edits or "[]"), edit]
     body = splice.rebuild(changed)
-    return Kept(replace(outgoing, body=body, edited=True, edits=msgspec.json.encode(edits).decode()), place)
+    return Kept(
+        replace(outgoing, body=body, edited=True, shared=None, edits=msgspec.json.encode(edits).decode()), place
+    )
 
 
 def _given(messages: list[Raw], reasoning: Reasoning) -> tuple[bytes, dict[int, bytes] | None]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Raw
 
-from forge.proxy.splice import UNREADABLE
+from forge.proxy.splice import UNREADABLE, Body, members
 
 REMEMBERED: Final = 1 << 16
 """Turns of which something is remembered."""
@@ -31,6 +31,30 @@ class Turns(NamedTuple):
 
 
 NO_TURNS: Final = Turns([], [])
+
+
+class Said(NamedTuple):
+    """Where a request keeps its history, and its turns."""
+
+    name: str | None
+    turns: Turns
+
+
+HISTORIES: Final = ("messages", "input", "contents", "prompt")
+"""Where a wire format keeps its history."""
+
+
+def said(body: bytes) -> Said:
+    """Raises one of ``UNREADABLE`` on what is no JSON object. Of a ``Body`` it is found out once."""
+    known = getattr(body, "_said", None)
+    if isinstance(known, Said):
+        return known
+    asked = members(body)
+    name = next((name for name in HISTORIES if bytes(memoryview(asked.get(name, b"null"))[:1]) != b"n"), None)
+    found = Said(name, split(asked[name]) if name is not None else NO_TURNS)
+    if isinstance(body, Body):
+        body._said = found
+    return found
 
 
 def split(history: bytes | Raw | None) -> Turns:
