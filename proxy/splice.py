@@ -44,6 +44,10 @@ class Body(bytes):
     def members(self) -> dict[str, Raw]:
         return _members.decode(self)
 
+    def forget(self) -> None:
+        """Everybody has asked. The members refer to the body: together they would stay until cycles are looked for."""
+        self.__dict__.clear()
+
 
 def members(document: bytes) -> dict[str, Raw]:
     """The top level's members, of duplicates the last. Raises one of ``UNREADABLE`` if it is no JSON object."""

@@ -62,6 +62,7 @@ async def accept(
     outgoing = dialect.request(body, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
     said = signs(request.headers, outgoing.hints)
     seen = fingerprint(body)
+    body.forget()
     if live is None:
         live, rule = _implicit(deps, said, seen)
     budget = live.spent()
