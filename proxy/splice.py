@@ -181,9 +181,14 @@ class Cutter:
         """Where the values are, by byte search; None where that proves nothing: each name must stand as often as the
         parser found the member, and each time with the member's value."""
         spans: list[_Span] = []
+        choices = found.choices
         for name, needle, instead in self._plans:
-            values = [bytes(raw) for raw in _raws(found, name)]
-            if values.count(instead) == len(values):  # type: ignore[arg-type]
+            if choices is not None and len(choices) == 1 and getattr(found, name) is _ABSENT:
+                raw = getattr(choices[0], name)
+                values = [bytes(raw)] if raw is not _ABSENT else []
+            else:
+                values = [bytes(raw) for raw in _raws(found, name)]
+            if not values or values.count(instead) == len(values):  # type: ignore[arg-type]
                 continue
             at = 0
             for value in values:

@@ -201,18 +201,25 @@ class Exchange:
         """The engine's next bytes, none at its end; keepalives to a streaming client that gets none, also where the
         engine talks and nothing of it is for the client yet."""
         while True:
-            wait = self.limits.end_s if answer.complete else await self._keep_alive()
+            wait = self._quiet_s()
+            if answer.complete:
+                wait = self.limits.end_s
+            elif wait is not None and wait <= 0:
+                wait = await self._keep_alive()
             chunk = await reply.chunk(wait)
             if chunk is not None or answer.complete:
                 return chunk
 
+    def _quiet_s(self) -> float | None:
+        """Seconds until a keepalive is due; None where there is no stream."""
+        return self.limits.keepalive_s - self.delivery.silent_s if self.delivery.started else None
+
     async def _keep_alive(self) -> float | None:
         """Sends a keepalive if one is due; gives the seconds until the next one. None where there is no stream."""
-        if not self.delivery.started:
-            return None
-        if self.delivery.silent_s >= self.limits.keepalive_s:
+        quiet_s = self._quiet_s()
+        if quiet_s is not None and quiet_s <= 0:
             await self.delivery.write(self.dialect.keepalive)
-        return self.limits.keepalive_s - self.delivery.silent_s
+        return self._quiet_s()
 
     def _answer(self) -> Answer:
         assert self.asking.replica is not None

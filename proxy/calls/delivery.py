@@ -73,7 +73,8 @@ class Delivery:
             if piece.hold is Hold.DATA:
                 recorded = self._recording.flush()
                 await self._recording.recorder.journal.durable(recorded)
-            await self.write(piece.data)
+            if self._write(piece.data):
+                await self._outlet.taken()
             if self.first_us is None:
                 self.first_us = self._recording.recorder.now()
 
@@ -99,7 +100,11 @@ class Delivery:
 
     async def write(self, data: bytes) -> None:
         """Sends at once (keepalives come here directly)."""
+        if self._write(data):
+            await self._outlet.taken()
+
+    def _write(self, data: bytes) -> bool:
         self._sha.update(data)
         self._sent += len(data)
         self._wrote = time.monotonic()
-        await self._outlet.write(data)
+        return self._outlet.write(data)

@@ -42,6 +42,10 @@ class Written(web.StreamResponse):
         """There is nothing left to write."""
 
 
+KEPT: Final = Written(kept=True)
+ENDED: Final = Written(kept=False)
+
+
 class Outlet:
     """Of one answer. Raises ``Gone`` whenever the client is."""
 
@@ -54,6 +58,10 @@ class Outlet:
     def begin(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
         """The head. ``length`` of the body; None: it is not known yet."""
         request = self._request
+        if request.transport is None:
+            raise Gone
+        self._transport = request.transport
+        request.writer.output_size += 1  # an answer has begun: no other may
         lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if length is not None:
@@ -69,9 +77,10 @@ class Outlet:
         self.begun = True
         self._write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bool:
+        """A piece of the body. True: too much is unsent, and ``taken`` must be awaited before the next one."""
         self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        await self._taken()
+        return self._transport.get_write_buffer_size() > QUEUED_BYTES
 
     async def end(self, data: bytes) -> web.StreamResponse:
         """The last of the body, and its end."""
@@ -79,26 +88,23 @@ class Outlet:
             data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
         if data:
             self._write(data)
-        await self._taken()
-        return Written(kept=self._kept)
+            await self.taken()
+        return KEPT if self._kept else ENDED
 
     def cut(self) -> web.StreamResponse:
         """The connection breaks off: no end of the body comes."""
         if self._request.transport is not None:
             self._request.transport.close()
-        return Written(kept=False)
+        return ENDED
 
     def _write(self, data: bytes) -> None:
-        transport = self._request.transport
-        if transport is None or transport.is_closing():
+        if self._request.transport is None or self._transport.is_closing():
             raise Gone
-        self._request.writer.output_size += len(data)
-        transport.write(data)
+        self._transport.write(data)
 
-    async def _taken(self) -> None:
+    async def taken(self) -> None:
         """Waits while too much is unsent."""
-        transport = self._request.transport
-        if transport is None or transport.get_write_buffer_size() <= QUEUED_BYTES:
+        if self._transport.get_write_buffer_size() <= QUEUED_BYTES:
             return
         try:
             async with asyncio.timeout(self._write_s):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -72,10 +72,10 @@ class Reply:
     said: bytes | None = None
     """The whole body, where it was looked at already."""
 
-    async def chunk(self, wait_s: float | None = None) -> bytes | None:
+    def chunk(self, wait_s: float | None = None) -> Coroutine[Any, Any, bytes | None]:
         """The next body bytes as they came; empty at the end, None if none came within ``wait_s``. Raises ``BrokeOff``.
         Safe to cancel."""
-        return await self._connection.chunk(wait_s)
+        return self._connection.chunk(wait_s)
 
     async def body(self, limit: int) -> bytes:
         """The whole body, cut at ``limit`` bytes; what came before a break-off."""

@@ -82,14 +82,15 @@ class Connection(asyncio.Protocol):
     async def chunk(self, wait_s: float | None = None) -> bytes | None:
         """Body bytes as they came; empty at the end, None if nothing came within ``wait_s``. Raises ``BrokeOff``. Safe
         to cancel."""
-        end = None if wait_s is None else self._clock.time() + wait_s
-        while not self._got:
-            if self.complete:
-                return b""
-            if self._lost is not None:
-                raise BrokeOff(self._lost)
-            if not await self._wait(end):
-                return None
+        if not self._got:
+            end = None if wait_s is None else self._clock.time() + wait_s
+            while not self._got:
+                if self.complete:
+                    return b""
+                if self._lost is not None:
+                    raise BrokeOff(self._lost)
+                if not await self._wait(end):
+                    return None
         got = self._got[0] if len(self._got) == 1 else b"".join(self._got)
         self._got, self._got_bytes = [], 0
         if self._paused and self._transport is not None:
