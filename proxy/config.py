@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from forge.proxy.logs import LogFormat
 from forge.proxy.sessions.spec import HistoryMode
@@ -169,10 +169,17 @@ def check_public(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+UNIX: Final = "http+unix"
+"""Of URLs whose host is the path of a unix socket, each slash of it written as ``%2F``; ``unix:PATH`` is one too."""
+
+
 def check_upstream(url: str) -> str:
     """``url`` without a trailing slash or ``/v1``; raises ``BadInput`` on what cannot be a policy server."""
+    if url.startswith("unix:/"):
+        url = f"{UNIX}://{quote(url.removeprefix('unix:'), safe='')}"
     parts = _split(url)
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable():
+    known = parts is not None and parts.scheme in ("http", "https", UNIX)
+    if parts is None or not known or not parts.hostname or not url.isprintable():
         raise BadInput(f"not a policy server's URL: {url[:200]!r}", "give one like http://127.0.0.1:8000")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise BadInput(

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from forge.proxy.config import UNIX
 from forge.proxy.redaction import redact
 from forge.proxy.upstreams.connection import BrokeOff, Connection, Silent
 from forge.storage.errors import BadInput
@@ -32,8 +33,6 @@ IDLE_MAX: Final = 1024
 """Idle connections kept for one server; as many as calls run stay busy anyway."""
 JSON_BYTES: Final = 16 << 20
 """Longest answer of a probe or publication that is looked at."""
-UNIX: Final = "http+unix"
-"""Of URLs whose host is the path of a unix socket, its slashes written as ``%2F``."""
 PORTS: Final = {"http": 80, "https": 443}
 URLS: Final = 1024
 
@@ -256,6 +255,6 @@ def read_key(path: Path | None) -> str | None:
         key = path.read_text().strip()
     except OSError as error:
         raise BadInput(f"cannot read the upstream key file {path}: {error.strerror}", "check its path") from error
-    if not key or not key.isprintable() or " " in key:
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise BadInput(f"the upstream key file {path} must hold the key and nothing else", "write one line into it")
     return key
