@@ -233,6 +233,12 @@ class Cutter:
         return b"".join(pieces)
 
 
+@lru_cache(maxsize=256)
+def cutter(cuts: tuple[tuple[bytes, bytes | None], ...]) -> Cutter:
+    """One for all answers with the same cuts: it remembers nothing of them."""
+    return Cutter(cuts)
+
+
 @lru_cache(maxsize=64)
 def _decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Found]:
     """Of documents whose raw values of these names are kept beside what is found."""

@@ -7,7 +7,6 @@ calls cannot miss one.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -16,14 +15,16 @@ from msgspec import Raw
 from forge.proxy.calls.arrival import Arrival
 from forge.proxy.calls.asking import Asking
 from forge.proxy.calls.call import Exchange
+from forge.proxy.calls.continuation import ABORT_WORD
 from forge.proxy.calls.stop import clean_stop
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
-from forge.proxy.dialects.base import Overrides
+from forge.proxy.dialects.base import Outgoing, Overrides
 from forge.proxy.door.refusal import Refused
 from forge.proxy.door.routes import Route
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Tokens
+from forge.proxy.engines.usage import counted
 from forge.proxy.sessions.attribution import NAMES_AGENTS, Signs, says_retry, signs
 from forge.proxy.sessions.history import Fingerprint, fingerprint
 from forge.proxy.sessions.kinds import called_subagent
@@ -38,6 +39,8 @@ from forge.storage.media import Taken
 from forge.storage.media_text import MARK, escaped, shows_media
 from forge.storage.records import CallStatus
 
+SIGN_MIN: Final = len('"data:1"')
+"""No shorter value can hold media."""
 DEFAULT_ENGINE: Final = "vllm"
 """How a request is read while no policy server is known."""
 
@@ -72,8 +75,10 @@ async def accept(
     if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
         outgoing, place = keep(outgoing, live.reasoning, engine.name)
     arrival = Arrival(request, dialect, taken, call_id, live, rule, replica, outgoing, said, seen)
-    arrival = replace(arrival, agent_id=_agent(arrival, seen), began_us=began_us)
-    return await _serve(deps, replace(arrival, retry_of=_retry(arrival)), place)
+    arrival.began_us = began_us
+    arrival.agent_id = _agent(arrival, seen)
+    arrival.retry_of = _retry(arrival)
+    return await _serve(deps, arrival, place)
 
 
 async def _take(deps: Deps, body: bytes) -> Taken:
@@ -92,7 +97,10 @@ def _refers(body: bytes) -> bool:
         rest = [value for member, value in members(body).items() if member != name or not turns.raws]
     except UNREADABLE:
         return True
-    return any(_signs(raw, mark) for raw, mark in zip(*turns, strict=True)) or any(_shown(bytes(raw)) for raw in rest)
+    for raw, mark in zip(*turns, strict=True):
+        if _signs(raw, mark):
+            return True
+    return any(_shown(text) for value in rest if len(text := bytes(value)) >= SIGN_MIN)
 
 
 def _signs(raw: Raw, mark: Mark) -> bool:
@@ -163,11 +171,17 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
         if asking.replica is not None:
             live.replica = asking.replica.url
             if live.counts_tokens:
-                _count(live, asking.replica, bytes(answer))
+                _count(live, outgoing, asking.replica, bytes(answer))
 
 
-def _count(live: Live, replica: Replica, answer: bytes) -> None:
-    """Tokens against the session's budgets, from the engine's own answer."""
+def _count(live: Live, outgoing: Outgoing, replica: Replica, answer: bytes) -> None:
+    """Tokens against the session's budgets, from the engine's own answer: its count, where it is of one choice
+    in one part."""
+    found = counted(answer) if outgoing.choices == 1 and ABORT_WORD not in answer else None
+    if found is not None:
+        live.output_tokens += found.output
+        live.context = max(live.context, found.prompt + found.output)
+        return
     for choice in _choices(replica, answer):
         output = len(choice.output_ids) or (choice.completion_tokens or 0)
         prompt = len(choice.prompt_ids) or (choice.prompt_tokens or 0)

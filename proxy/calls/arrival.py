@@ -25,7 +25,7 @@ from forge.storage.frames import Open
 from forge.storage.media import Taken
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
     """What is known of a call when it is accepted. The later fields are missing for one that comes late."""
 

@@ -106,14 +106,15 @@ def prepare(
         ask = replace(ask, cuts=(*ask.cuts, Cut(b"model", own, own)))
     edits = [*notices, *(fitted[1] if fitted is not None else ()), *over.edits]
     model = decode_member(asked, "model")
+    asked_for = sampling(asked)
     return Outgoing(
         body=out,
         edited=out is not body,
         stream=stream,
         ask=ask,
         model_requested=model if isinstance(model, str) else None,
-        sampling_asked=sampling(asked),
-        sampling_sent=sampling(sent),
+        sampling_asked=asked_for,
+        sampling_sent=sampling(sent) if changes else asked_for,
         edits=msgspec.json.encode(edits).decode() if edits else None,
         hints=chat_hints(asked, messages.raws),
         shared=shared,
@@ -143,7 +144,7 @@ class WholeAnswer:
     """A body that is held entire."""
 
     def __init__(self, outgoing: Outgoing) -> None:
-        self._cutter = splice.Cutter((cut.key, cut.whole) for cut in outgoing.ask.cuts)
+        self._cutter = splice.cutter(tuple((cut.key, cut.whole) for cut in outgoing.ask.cuts))
         self._chunks: list[bytes] = []
         self.complete = False
         self.finish_reason: str | None = None
@@ -174,7 +175,7 @@ class StreamAnswer:
     def __init__(self, outgoing: Outgoing) -> None:
         self._ask: Ask = outgoing.ask
         self._choices = outgoing.choices
-        self._cutter = splice.Cutter((cut.key, cut.stream) for cut in outgoing.ask.cuts)
+        self._cutter = splice.cutter(tuple((cut.key, cut.stream) for cut in outgoing.ask.cuts))
         self._splitter = Splitter()
         self._finished: set[Any] = set()
         self._kept: list[tuple[bytes, bytes | None]] = []

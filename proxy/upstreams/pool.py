@@ -41,6 +41,8 @@ class Replica:
     reason: str = ""
     """Why it is not up."""
     in_flight: int = 0
+    begun: int = 0
+    """Calls since it joined: of servers that are equally busy the one that had fewer is next."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     policy: Policy = field(default_factory=Policy)
     bad_weights: bool = False
@@ -83,7 +85,7 @@ class Pool:
             return up[0]
         if not up:
             return None
-        idlest = min(up, key=lambda r: r.in_flight)
+        idlest = min(up, key=lambda r: (r.in_flight, r.begun))
         mine = next((r for r in up if r.url == sticky), None)
         return mine if mine is not None and mine.in_flight < idlest.in_flight + SPILL else idlest
 
@@ -93,6 +95,7 @@ class Pool:
 
     def begin(self, replica: Replica) -> None:
         replica.in_flight += 1
+        replica.begun += 1
         replica.idle.clear()
 
     def end(self, replica: Replica) -> None:
