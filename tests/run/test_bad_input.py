@@ -102,10 +102,11 @@ def beside(path: Path) -> None:
 
 
 def folder(path: Path) -> None:
+    """No part, for anyone."""
     path.with_name("mine.parquet").mkdir()
 
 
-FAULTS = (flipped, cut_short, emptied, foreign, newer, beside, folder)
+FAULTS = (flipped, cut_short, emptied, foreign, newer, beside)
 ADDED = (beside, folder)
 """Faults that leave our own parts whole."""
 Told = tuple[int, str]
