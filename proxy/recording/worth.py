@@ -122,12 +122,12 @@ _SAYS_NOTHING: Final[tuple[Any, ...]] = (None, False, 0, "", [], {})
 def constrained(sent: Mapping[str, bytes | Raw], *, masked: bool = False) -> bool:
     """Whether what the engine was sent shapes the distribution beyond its temperature. ``masked``: the engine says
     which tokens a truncation kept."""
-    if any(_number(sent, name, neutral) != neutral for name, neutral in NEUTRAL.items()):
+    if any(_number(sent, name, neutral) != neutral for name, neutral in NEUTRAL.items() if name in sent):
         return True
     truncated = _number(sent, "top_p", 1.0) < 1 or _number(sent, "top_k", 0) > 0 or _number(sent, "min_p", 0.0) != 0
     if _number(sent, "temperature", 1.0) <= 0 or (truncated and not masked):
         return True
-    if any(_value(sent, name) not in _SAYS_NOTHING for name in SHAPING):
+    if any(_value(sent, name) not in _SAYS_NOTHING for name in SHAPING if name in sent):
         return True
     form = _value(sent, "response_format")
     if form is not None and not (isinstance(form, dict) and form.get("type") == "text"):
