@@ -6,6 +6,7 @@ that records through a proxy process ends with the same comparison of four ledge
 | id | test, below ``tests/`` |
 | --- | --- |
 | R1 | faults/test_kill.py::test_no_answer_is_lost_or_doubled |
+| R1 | faults/test_kill.py::test_what_could_be_acted_on_before_a_kill_is_in_the_row |
 | R1 | faults/test_kill.py::test_a_session_goes_on_after_a_kill_and_gives_all_its_samples |
 | R2 | faults/test_points.py::test_killed_at_every_point_the_writer_keeps_what_it_said |
 | R2 | storage/test_decoder.py::test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows |

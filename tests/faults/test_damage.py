@@ -6,6 +6,8 @@ import random
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from forge.proxy.recording.assembly import Assembly
 from forge.proxy.recording.decode import decode_call
 from forge.storage.frames import Cut
@@ -14,6 +16,8 @@ from forge.storage.records import Call
 from tests.faults.soak import chance, rounds
 from tests.storage.frames_kit import Kit
 from tests.storage.test_journal_damage import FAST
+
+pytestmark = pytest.mark.process
 
 
 def told(call: Call) -> tuple[object, ...]:

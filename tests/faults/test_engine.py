@@ -14,6 +14,8 @@ from tests.proxy.serving import calls, serving
 from tests.proxy.wires import WIRES, failed
 from tests.proxy.wires import request as request_of
 
+pytestmark = pytest.mark.process
+
 LENGTH = 4000
 """About the bytes of the engine's stream."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import aiohttp
@@ -14,9 +15,9 @@ import pytest
 
 from forge.client import ControlClient
 from forge.storage.dataset import Dataset
-from tests.engine import ScriptedEngine, Turn
+from tests.engine import Gate, ScriptedEngine, Turn
 from tests.faults.ledger import Ledger, compare
-from tests.faults.load import ARGUMENTS, client
+from tests.faults.load import ARGUMENTS, body_of, client, could_act
 from tests.faults.soak import chance, rounds
 from tests.proxy.process import ProxyProcess, proxy_process
 
@@ -72,6 +73,39 @@ async def _start(stack: AsyncExitStack, tmp_path: Path, data: Path, url: str, nu
     own = tmp_path / f"p{number}" / "data"
     own.parent.mkdir(exist_ok=True)
     return await stack.enter_async_context(proxy_process(data, url, "--writer", str(number), *KEEP, beside=own.parent))
+
+
+@pytest.mark.parametrize("wire", ["responses", "messages", "gemini"])
+async def test_what_could_be_acted_on_before_a_kill_is_in_the_row(tmp_path: Path, wire: str) -> None:
+    """The first of two tool calls is whole when the proxy dies: its client may have run it."""
+    data, ledger, gate = tmp_path / "data", Ledger(), Gate(is_open=False)
+    long = json.dumps({"a": "word " * 200})
+    async with ScriptedEngine() as engine, aiohttp.ClientSession() as http:
+        async with proxy_process(data, engine.url, *KEEP) as proxy:
+            engine.script(Turn("first", tool_calls=[("run", ARGUMENTS), ("run", long)], gate=gate))
+            path, body = body_of(wire, True, "two tools")
+            async with http.post(proxy.base_url.removesuffix("/v1") + path, data=body) as answer:
+                call_id, got = answer.headers["X-Forge-Call-Id"], bytearray()
+                reader = asyncio.ensure_future(_read_into(answer, got))
+                async with asyncio.timeout(60):
+                    while not could_act(wire, bytes(got)):
+                        gate.release()
+                        await asyncio.wait({reader}, timeout=0.02)
+                assert not engine.served[-1].ended
+                await proxy.kill()
+                await asyncio.wait({reader})
+        ledger.begun.add(call_id)
+        ledger.acted[call_id] = [ARGUMENTS]
+        async with proxy_process(data, engine.url, *KEEP) as proxy:
+            assert await proxy.stop() == 0
+        (row,) = compare(ledger, engine.served, data)
+    assert (row.status, row.trainable) == ("interrupted", False)
+
+
+async def _read_into(answer: aiohttp.ClientResponse, got: bytearray) -> None:
+    with suppress(aiohttp.ClientError):
+        async for piece in answer.content.iter_any():
+            got += piece
 
 
 async def test_a_session_goes_on_after_a_kill_and_gives_all_its_samples(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from forge.storage.dataset import Dataset
 from tests.engine import Gate, ScriptedEngine, Turn
 from tests.proxy.serving import QUICK, serving
+
+pytestmark = pytest.mark.process
 
 STREAMS = 50
 
