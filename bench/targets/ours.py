@@ -24,6 +24,7 @@ from bench.targets.base import Running
 from forge.storage.checkpoint import progress
 from forge.storage.dataset import Dataset
 
+START_S: Final = 180.0
 SETTLE_S: Final = 600.0
 """For the decoder to catch up."""
 
@@ -100,7 +101,7 @@ def ours(set_: Setting, upstream: int, *, data: Path | None = None, decoder: boo
     command += ["--ready-file", str(ready), *([] if decoder else ["--no-decoder"])]
     ready.unlink(missing_ok=True)
     with started(command, data.parent / f"{data.name}.log") as running:
-        process.until(lambda: ready.exists() or running.poll() is not None, "forge proxy is ready", 60)
+        process.until(lambda: ready.exists() or running.poll() is not None, "forge proxy is ready", START_S)
         said = json.loads(ready.read_bytes())
         target = Ours(
             "ours",
@@ -112,5 +113,5 @@ def ours(set_: Setting, upstream: int, *, data: Path | None = None, decoder: boo
             data=data,
         )
         if decoder:
-            process.until(lambda: bool(target.aside()), "the decoder runs", 30)
+            process.until(lambda: bool(target.aside()), "the decoder runs", START_S)
         yield target
