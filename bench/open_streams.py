@@ -70,10 +70,13 @@ def _watched(target: Ours, command: list[str]) -> tuple[list[tuple[float, float]
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as load:
         assert load.stdout is not None
-        while load.poll() is None:
-            memory.append((time.monotonic() - began, process.rss_kb(target.pids()) / 1024))
-            behind = max(behind, process.rss_kb(target.aside()) / 1024)
-            time.sleep(SAMPLE_S)
+        try:
+            while load.poll() is None:
+                memory.append((time.monotonic() - began, process.rss_kb(target.pids()) / 1024))
+                behind = max(behind, process.rss_kb(target.aside()) / 1024)
+                time.sleep(SAMPLE_S)
+        finally:
+            load.kill()
         said = load.stdout.read()
     return memory, behind, dict(json.loads(said))
 
