@@ -131,7 +131,7 @@ class Nodes:
                 )
             await _told(node, actor.prepare.remote(replace(self._run, tasks=())))
             node.serving = actor.serve.options(num_returns="streaming").remote(node.proxy, self._upstream.key)
-            node.control = await _told(node, await anext(node.serving))
+            node.control = await _told(node, _first(node.serving))
             node.actor = actor
             node.client = ControlClient(node.control.url, node.control.token)
             await node.client.__aenter__()
@@ -156,13 +156,15 @@ class Nodes:
 
     async def look(self, node: Node) -> None:
         """After a session broke off: is its node there still? A dead proxy is started again, if its node lives."""
+        from ray.exceptions import RayError
+
         async with node.lock:
             if not node.alive or await node.client.health():
                 return
             await self._part(node)
             while node.revivals < REVIVALS and node.id in {each["NodeID"] for each in _living()}:
                 node.revivals += 1
-                with suppress(ForgeError, TimeoutError):
+                with suppress(ForgeError, RayError, TimeoutError):
                     await self._start(node)
                     self._say(f"node       {node.address}: its proxy died and was started again")
                     return
@@ -218,9 +220,13 @@ async def _held(nodes: Sequence[Node]) -> AsyncIterator[None]:
             await node.client.resume()
 
 
+async def _first(serving: Any) -> Any:
+    return await (await anext(serving))
+
+
 async def _told(node: Node, answer: Any) -> Any:
     """What an actor answered; its error as one of this node's."""
-    from ray.exceptions import RayActorError, RayTaskError
+    from ray.exceptions import RayError, RayTaskError
 
     try:
         return await answer
@@ -229,7 +235,7 @@ async def _told(node: Node, answer: Any) -> Any:
         if isinstance(cause, ForgeError):
             raise type(cause)(f"node {node.address}: {cause.message}", cause.hint) from None
         raise
-    except RayActorError as error:
+    except RayError as error:
         why = str(error).strip().splitlines()[0]
         raise Unavailable(f"node {node.address} runs no proxy: {why}", "look at its Ray logs: ray logs") from error
 
