@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import settings
+
+# How long an example takes is the machine's matter: no test is about that.
+settings.register_profile("forge", deadline=None)
+settings.load_profile("forge")
+
 
 def pytest_configure() -> None:
     """A shell tells what it starts in the background to ignore SIGINT, and children inherit that: they are tried as at
