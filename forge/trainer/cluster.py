@@ -38,6 +38,8 @@ def cpus() -> int:
 def cluster(address: str | None) -> Iterator[None]:
     """Starts or joins a cluster, and always leaves it. Within another one it is that one."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's own 15 lets any other program on the machine starve the learners, which are the job itself.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     # Read by the learners' OpenMP: threads that spin between kernels wait out other programs' time slices.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if address is None and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:

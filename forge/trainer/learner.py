@@ -43,7 +43,7 @@ class Pack(NamedTuple):
     """Rows of one forward pass, as tensors: [T] the first two, [K] the others."""
 
     ids: Tensor
-    positions: Tensor
+    positions: Tensor | None
     places: Tensor
     temperatures: Tensor
     rollout: Tensor
@@ -185,7 +185,7 @@ class Learner:
         anchors = [row.anchor for row in rows if row.anchor is not None]
         return Pack(
             ids=self._tensor(ids),
-            positions=self._tensor(positions),
+            positions=self._tensor(positions) if len(rows) > 1 else None,
             places=self._tensor(places),
             temperatures=each([row.temperature for row in rows]),
             rollout=self._tensor(np.concatenate([row.rollout_log_probs for row in rows])),

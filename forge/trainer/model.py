@@ -41,13 +41,11 @@ class Scorer(torch.nn.Module):
         self.model: Any = _adapted(_load(directory), lora_rank) if lora_rank else _load(directory)
         self.adapted = lora_rank is not None
 
-    def forward(self, ids: Tensor, positions: Tensor, places: Tensor, temperatures: Tensor) -> Scored:
-        """``ids`` and ``positions`` of a pack, shape [T]; ``places`` of the tokens asked for, shape [K], none the first
-        of its row; logits exist at their places only."""
-        model = self._plain()
-        hidden = model.base_model(
-            input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False
-        ).last_hidden_state[0]
+    def forward(self, ids: Tensor, positions: Tensor | None, places: Tensor, temperatures: Tensor) -> Scored:
+        """``ids`` and ``positions`` of a pack, shape [T], the latter None for one row, which needs no mask; ``places``
+        of the tokens asked for, shape [K], none the first of its row; logits exist at their places only."""
+        at = {} if positions is None else {"position_ids": positions.unsqueeze(0)}
+        hidden = self._plain().base_model(input_ids=ids.unsqueeze(0), use_cache=False, **at).last_hidden_state[0]
         return score_tokens(hidden[places - 1], ids[places], temperatures, self._head())
 
     @contextmanager
