@@ -13,7 +13,7 @@ APART  := vllm or trainers or readers or stack
 FAST   := not (model or ray or harness or process or $(APART))
 SLOW   := (model or ray or harness or process) and not ($(APART))
 
-.PHONY: help setup demo test unit lint test-vllm test-stack test-readers test-trainers test-harnesses proof bench soak learn lock docs clean
+.PHONY: help setup demo test unit lint test-vllm test-stack test-readers test-trainers test-harnesses proof audit bench soak learn lock docs clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ test-harnesses: setup  ## Every real harness in every scenario (an hour, 3 GB of
 
 proof: setup  ## 10,000 sessions of an adversarial harness on real templates: no wrong token
 	FORGE_PROOF_SESSIONS=10000 $(BIN)/pytest tests/proof
+
+audit: setup  ## Known holes of what is pinned (asks the public database)
+	$(BIN)/uv tool run --from pip-audit==2.10.1 pip-audit --strict --disable-pip --no-deps -r requirements.lock
 
 bench: setup  ## Storage and a call's path against the limit, nginx and peers (in environments of their own); writes docs/benchmarks.md
 	$(BIN)/python -m bench --write docs/benchmarks.md
