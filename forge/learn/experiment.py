@@ -135,6 +135,7 @@ async def follow(
 
     config = TrainConfig(
         data=data,
+        steps=sizes.updates,
         hyper=Hyper(lr=sizes.lr, micro_tokens=MICRO_TOKENS, seed=seed),
         control=control,
         control_token_file=token_file,

@@ -15,12 +15,15 @@ class Sizes:
     warm_rates: tuple[float, ...] = (3e-3, 1e-3)
     """Learning rate of each round; the model begins to copy names in the first and is sure of it in the second."""
     batches: int = 12
-    """Of rollouts, each with one optimisation step."""
+    """Of rollouts, each published before the next is drawn."""
+    updates: int = 4
+    """Optimisation steps on a batch."""
     tasks: int = 6
     """Of a batch: a third of each request."""
     group: int = 9
     """Sessions of a task."""
-    lr: float = 1e-3
+    lr: float = 2e-4
+    """At 1e-3 the policy forgets how to copy a name while it learns which tool to call."""
     held_out: int = 36
     """Sessions of an evaluation, each on another held-out instance."""
     every: int = 3
