@@ -85,7 +85,7 @@ class History:
         self._moved: dict[bytes, list[int]] = {}
         """By the text without its last message, where that is no reply."""
         self._said: list[Said] = []
-        self._replies: dict[bytes, int] = {}
+        self._replies: dict[bytes, list[int]] = {}
         self._summaries: list[int] = []
 
     def read(self, pieces: list[Piece], response: str | None, tools: str | None, kind: str) -> Said:
@@ -115,7 +115,7 @@ class History:
         if said.reply is None:
             return
         self._whole.setdefault(_step(_last(said.whole), said.reply.whole), []).append(index)
-        self._replies[said.reply.spoken] = index
+        self._replies.setdefault(said.reply.spoken, []).append(index)
         self._spoken.setdefault(_step(_last(said.spoken), said.reply.spoken), []).append(index)
         if len(said.keys) > 1 and said.keys[-1].told:
             self._moved.setdefault(_step(said.spoken[-2], said.reply.spoken), []).append(index)
@@ -167,9 +167,9 @@ class History:
         replies = [key.spoken for key in said.keys if key.assistant]
         if before is None or not replies:
             return JoinCause.ROOT
-        speaker = self._replies.get(replies[-1])
-        before = self._said[speaker] if speaker is not None else before
-        return JoinCause.COMPACTED if _has_gap(before, said) else JoinCause.EDITED
+        # Several may have said it, a short word or nothing at all: a gap is one if none of them leads here without.
+        speakers = [self._said[index] for index in self._replies.get(replies[-1], ())[-RECENT:]] or [before]
+        return JoinCause.COMPACTED if all(_has_gap(each, said) for each in speakers) else JoinCause.EDITED
 
     def _has_new_summary(self, said: Said, before: Said | None) -> bool:
         for call in self._summaries:

@@ -40,6 +40,8 @@ TOLERANCE = 1e-3
 """Nats: fp32 against fp32."""
 AFTER = 5
 """Events of each stream after which new weights come."""
+MANY = 4
+"""Streams that have come as far then."""
 START_S = 300.0
 """For the proxy's probe of a server that shares two cores with much else."""
 
@@ -121,7 +123,12 @@ async def record(policy: Policy, data: Path, new: Path | None) -> Recorded:
                     for client in clients:
                         group.create_task(client.call(http))
                     if new is not None:
-                        await asyncio.gather(*(client.begun.wait() for client in clients if client.stream))
+                        # Not all: a server with fewer places than calls would have ended the first before the last.
+                        begun = [group.create_task(client.begun.wait()) for client in clients if client.stream]
+                        for number, each in enumerate(asyncio.as_completed(begun), 1):
+                            await each
+                            if number == MANY:
+                                break
                         await control.publish(version=2, path=new, lineage="e2e", mode="abort")
             finally:
                 if new is not None:
@@ -175,14 +182,18 @@ def test_new_weights_go_on_with_what_the_old_ones_began(policy: Policy, cut: Rec
     for call in calls:
         checked(call, cut.clients[call.session_id], policy)
         spans = json.loads(call.version_spans or "[]")
-        assert [version for version, _, _ in spans] in ([1, 2], [2])
-        at = spans[-1][1]
+        versions = [version for version, _, _ in spans]
+        assert versions in ([1], [1, 2], [2])
+        at = SAMPLING["max_tokens"] if versions == [1] else spans[-1][1]
         ids = call.prompt_ids.tolist(), call.output_ids.tolist()
         old, after = fresh(policy.model, *ids), fresh(new, *ids)
         print(f"{dialect} cut at token {at} of {len(ids[1])}")
         assert call.output_log_probs.tolist() == pytest.approx([*old[:at], *after[at:]], abs=TOLERANCE)
-        assert old[at:] != pytest.approx(after[at:], abs=0.05)
-        if cut.clients[call.session_id].stream:
-            assert 0 < at < SAMPLING["max_tokens"]
-    versions = {(sample.policy_version_min, sample.policy_version_max) for sample in cut.samples}
-    assert versions <= {(1, 2), (2, 2)}
+        assert versions == [1] or old[at:] != pytest.approx(after[at:], abs=0.05)
+
+
+@pytest.mark.timeout(900)
+def test_new_weights_came_in_the_middle_of_streams_and_samples_say_so(cut: Recorded) -> None:
+    versions = [(sample.policy_version_min, sample.policy_version_max) for sample in cut.samples]
+    assert set(versions) <= {(1, 1), (1, 2), (2, 2)}
+    assert (1, 2) in versions

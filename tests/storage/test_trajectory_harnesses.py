@@ -239,6 +239,19 @@ def test_a_subagent_is_a_root() -> None:
     assert talk.rows() == 2
 
 
+def test_a_word_that_another_agent_said_too_makes_no_compaction() -> None:
+    """A helper's prompt is reworded; the same short reply stands at the end of a long history that is not its own."""
+    talk = Talk()
+    task = {"role": "user", "content": "sub task"}
+    empty = talk.ask([{"role": "system", "content": "help"}, task], says(""))
+    long = [SYSTEM, task]
+    for word in ("one", "two", "three"):
+        long += [talk.ask(long, says(word)), GO]
+    talk.ask(long, says(""))
+    talk.ask([{"role": "system", "content": "help, at 9:05"}, task, empty, GO], says("done"))
+    assert talk.causes()[-1] == "edited"
+
+
 def test_parallel_equal_calls_stay_apart() -> None:
     """Field case 120: twins that ran at one time are no retry of each other, though only one goes on."""
     talk = Talk()
