@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # How long an example takes is the machine's matter: no test is about that.
@@ -16,3 +19,14 @@ def pytest_configure() -> None:
     a terminal all the same."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process says what it logs to a stream that is closed after it."""
+    root = logging.getLogger()
+    level, before = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    for handler in [each for each in root.handlers if type(each) is logging.StreamHandler and each not in before]:
+        root.removeHandler(handler)

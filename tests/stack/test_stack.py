@@ -74,8 +74,8 @@ def test_changing_the_harness_changes_a_word(stack: Stack, harness: str) -> None
     # A model this small may end its turn in a way that Codex calls failed; what counts is that it was served.
     assert done.returncode in (0, 1), done.stdout + done.stderr
     said = json.loads(stack.inside("proxy", "forge", "stats", f"stack-{harness}", "--data", "/data", "--json"))
-    assert said["sessions"]["sessions"] == 1
-    assert said["calls"]["calls"] >= 1
+    assert said["sessions"] == 1
+    assert said["calls"] >= 1
 
 
 def test_nothing_of_ours_runs_as_root(stack: Stack) -> None:
@@ -123,4 +123,4 @@ def test_a_proxy_that_is_killed_comes_back_with_its_data(stack: Stack) -> None:
     stack("up", "--detach", "--no-build", "proxy")
     stack("run", "--rm", "-T", "harness", "true")
     said = json.loads(stack.inside("proxy", "forge", "stats", "stack-pi", "--data", "/data", "--json"))
-    assert said["sessions"]["sessions"] == 1
+    assert said["sessions"] == 1
