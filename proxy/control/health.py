@@ -108,7 +108,7 @@ class HealthRoutes:
                 "flush_lag_s": deps.recorder.journal.flush_lag_s,
                 "decoder": _decoder(deps),
                 "disk": {"used": vitals.disk.used, "free": vitals.disk.free, "budget": deps.config.disk_budget},
-                "replicas": [_replica(replica) for replica in deps.pool.all()],
+                "replicas": [replica_brief(replica) for replica in deps.pool.all()],
             }
         )
 
@@ -167,7 +167,8 @@ def _session(live: Live) -> dict[str, Any]:
     }
 
 
-def _replica(replica: Replica) -> dict[str, Any]:
+def replica_brief(replica: Replica) -> dict[str, Any]:
+    """What both lists of policy servers say of one."""
     return {
         "url": replica.url,
         "engine": replica.engine.name,

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from forge.proxy.config import check_upstream
+from forge.proxy.control.health import replica_brief
 from forge.proxy.control.server import read
 from forge.proxy.control.wire import reply
 from forge.proxy.deps import Deps
@@ -101,13 +102,7 @@ class PoolRoutes:
 
 
 def _told(replica: Replica) -> dict[str, Any]:
-    return {
-        "url": replica.url,
-        "engine": replica.engine.name,
-        "state": replica.state.value,
-        "reason": replica.reason,
-        "in_flight": replica.in_flight,
-        "policy_version": replica.policy.version,
+    return replica_brief(replica) | {
         "policy_lineage": replica.policy.lineage,
         "weight_digest": replica.policy.digest,
         "abilities": replica.abilities,
