@@ -36,6 +36,8 @@ INSTALL_S: Final = 1800.0
 """For a node to fetch the harnesses."""
 REVIVALS: Final = 3
 """Starts of a node's proxy after its first; then the node counts as dead."""
+GONE_S: Final = 30.0
+GONE_POLL_S: Final = 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -159,10 +161,11 @@ class Nodes:
         from ray.exceptions import RayError
 
         async with node.lock:
-            if not node.alive or await node.client.health():
+            if not node.alive or (_lives(node) and await node.client.health()):
                 return
+            await _silent(node)
             await self._part(node)
-            while node.revivals < REVIVALS and node.id in {each["NodeID"] for each in _living()}:
+            while node.revivals < REVIVALS and _lives(node):
                 node.revivals += 1
                 with suppress(ForgeError, RayError, TimeoutError):
                     await self._start(node)
@@ -218,6 +221,14 @@ async def _held(nodes: Sequence[Node]) -> AsyncIterator[None]:
     finally:
         for node in nodes:
             await node.client.resume()
+
+
+async def _silent(node: Node) -> None:
+    """Until its proxy is gone: it outlives its node by a moment, and only then may its journal be ended by another."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GONE_S):
+            while await node.client.health():
+                await asyncio.sleep(GONE_POLL_S)
 
 
 async def _first(serving: Any) -> Any:
@@ -276,6 +287,10 @@ def _usable() -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: (each["NodeID"] != own, each["NodeManagerAddress"], each["NodeID"]))[
         :WRITERS_MAX
     ]
+
+
+def _lives(node: Node) -> bool:
+    return node.id in {each["NodeID"] for each in _living()}
 
 
 def _living() -> list[dict[str, Any]]:

@@ -155,6 +155,24 @@ async def test_a_killed_proxy_ends_the_sessions_of_its_node_and_is_started_again
     assert Counter(s.status for s in Dataset(r.data).sessions()) == {"interrupted": 2, "completed": 2}
 
 
+async def test_a_node_that_ray_has_lost_is_lost_though_its_proxy_still_answers(
+    ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    """A proxy outlives its node by a moment; its journal is ended by another only when it is gone."""
+    async with running(tmp_path) as r:
+        (node,) = r.nodes.alive
+        node.id = "0" * len(node.id)
+        looking = asyncio.ensure_future(r.nodes.look(node))
+        for _ in range(5):
+            assert await node.client.health()
+        assert not looking.done()
+        (proxy,) = ray_cluster.pids("NodeProxy")
+        os.kill(proxy, signal.SIGKILL)
+        await looking
+        assert not node.alive
+        assert any("is lost" in text for text in r.said)
+
+
 async def test_a_killed_node_ends_its_sessions_and_no_others(ray_cluster: RayCluster, tmp_path: Path) -> None:
     second = ray_cluster.add()
     async with running(tmp_path) as r:
