@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from forge.cli.intercept import Map
 from forge.option_values import json_object
@@ -31,90 +32,97 @@ class RunnerName(StrEnum):
     UNCONFINED = "unconfined"
 
 
+Harness = Annotated[str, Option(help="The agent program, or several: A,B,C. See `forge harness list`.")]
+Command = Annotated[
+    str | None,
+    Option(help="For --harness command: any program, with {base_url}, {api_key}, {model}, {prompt}, {workspace}."),
+]
+OneTask = Annotated[str | None, Option(help="One task: what the agent is asked.")]
+Tasks = Annotated[Path | None, Option(help="Tasks, one JSON object a line: id, prompt, files, grader.")]
+GroupSize = Annotated[int, Option(help="Sessions of each task; they are compared with each other.")]
+Concurrency = Annotated[int, Option(help="Sessions at the same time.")]
+Timeout = Annotated[float, Option(help="Seconds after which a harness and all it started is ended.")]
+Policy = Annotated[str | None, Option(help="URL of a policy server. [the embedded one, started and stopped]")]
+Control = Annotated[str | None, Option(help="Control plane URL of a running proxy. [a proxy is started and stopped]")]
+TokenFile = Annotated[Path | None, Option(envvar="FORGE_CONTROL_TOKEN_FILE", help="That proxy's control token.")]
+Sampling = Annotated[str, Option(help='JSON laid over the training sampling: {"max_tokens": 512}.')]
+History = Annotated[
+    HistoryMode, Option(help="keep-reasoning: give back the thinking that a harness drops; a restart forgets it.")
+]
+Data = Annotated[Path, Option(help="Where the dataset is.")]
+RunName = Annotated[str | None, Option("--run", help="Name of the run. [date and time]")]
+Model = Annotated[str | None, Option(help="Model name to ask the policy server for.")]
+Confinement = Annotated[RunnerName, Option(help="local: confined by bubblewrap. unconfined: as you, with your files.")]
+Strictness = Annotated[Record, Option(help="strict: every call must be able to train.")]
+For = Annotated[Purpose, Option(help="What the sessions are for.")]
+Intercept = Annotated[
+    bool, Option("--intercept", help="Let harnesses call their provider, and lead that to the policy.")
+]
+Unmapped = Annotated[
+    Others | None, Option(help="With --intercept, all other hosts. block: 403. pass: untouched. [block]")
+]
+
+
 def register(app: typer.Typer) -> None:
-    @app.command(epilog=EXAMPLE)
-    def run(
-        harness: Annotated[str, typer.Option(help="The agent program, or several: A,B,C. See `forge harness list`.")],
-        command: Annotated[
-            str | None,
-            typer.Option(
-                help="For --harness command: any program, with {base_url}, {api_key}, {model}, {prompt}, {workspace}."
-            ),
-        ] = None,
-        task: Annotated[str | None, typer.Option(help="One task: what the agent is asked.")] = None,
-        tasks: Annotated[
-            Path | None, typer.Option(help="Tasks, one JSON object a line: id, prompt, files, grader.")
-        ] = None,
-        group_size: Annotated[int, typer.Option(help="Sessions of each task; they are compared with each other.")] = 1,
-        concurrency: Annotated[int, typer.Option(help="Sessions at the same time.")] = 4,
-        timeout: Annotated[
-            float, typer.Option(help="Seconds after which a harness and all it started is ended.")
-        ] = 600,
-        policy: Annotated[
-            str | None, typer.Option(help="URL of a policy server. [the embedded one, started and stopped]")
-        ] = None,
-        control: Annotated[
-            str | None, typer.Option(help="Control plane URL of a running proxy. [a proxy is started and stopped]")
-        ] = None,
-        control_token_file: Annotated[
-            Path | None, typer.Option(envvar="FORGE_CONTROL_TOKEN_FILE", help="That proxy's control token.")
-        ] = None,
-        sampling: Annotated[
-            str, typer.Option(help='JSON laid over the training sampling: {"max_tokens": 512}.')
-        ] = "{}",
-        history: Annotated[
-            HistoryMode,
-            typer.Option(help="keep-reasoning: give back the thinking that a harness drops; a restart forgets it."),
-        ] = HistoryMode.AS_SENT,
-        data: Annotated[Path, typer.Option(help="Where the dataset is.")] = Path("data"),
-        run_name: Annotated[str | None, typer.Option("--run", help="Name of the run. [date and time]")] = None,
-        model: Annotated[str | None, typer.Option(help="Model name to ask the policy server for.")] = None,
-        runner: Annotated[
-            RunnerName, typer.Option(help="local: confined by bubblewrap. unconfined: as you, with your files.")
-        ] = RunnerName.LOCAL,
-        record: Annotated[Record, typer.Option(help="strict: every call must be able to train.")] = Record.STRICT,
-        purpose: Annotated[Purpose, typer.Option(help="What the sessions are for.")] = Purpose.TRAIN,
-        intercept: Annotated[
-            bool, typer.Option("--intercept", help="Let harnesses call their provider, and lead that to the policy.")
-        ] = False,
-        map_hosts: Map = None,
-        others: Annotated[
-            Others | None, typer.Option(help="With --intercept, all other hosts. block: 403. pass: untouched. [block]")
-        ] = None,
-    ) -> None:
-        """Run every task in each harness, record every call, grade what it left.
+    app.command(name="run", epilog=EXAMPLE)(run)
 
-        The same line with another word after --harness runs another harness; several words run the same tasks in each.
-        Sessions are compared (a group) with those of the same task in the same harness, because another harness gives
-        the model another prompt and other tools; the report sets the harnesses side by side.
 
-        Exit code 0: every session was served and recorded, and its calls can train; 1: one made no call, or none that
-        was served; 3: some calls cannot train (each is named); 4: no policy or no harness; 130: interrupted.
-        """
-        from forge.run_config import TRAINING_SAMPLING, RunConfig, new_run_id
-        from forge.runners import find as find_runner
+def run(
+    harness: Harness,
+    command: Command = None,
+    task: OneTask = None,
+    tasks: Tasks = None,
+    group_size: GroupSize = 1,
+    concurrency: Concurrency = 4,
+    timeout: Timeout = 600,
+    policy: Policy = None,
+    control: Control = None,
+    control_token_file: TokenFile = None,
+    sampling: Sampling = "{}",
+    history: History = HistoryMode.AS_SENT,
+    data: Data = Path("data"),
+    run_name: RunName = None,
+    model: Model = None,
+    runner: Confinement = RunnerName.LOCAL,
+    record: Strictness = Record.STRICT,
+    purpose: For = Purpose.TRAIN,
+    intercept: Intercept = False,
+    map_hosts: Map = None,
+    others: Unmapped = None,
+) -> None:
+    """Run every task in each harness, record every call, grade what it left.
 
-        config = RunConfig(
-            adapters=adapters_named(harness, command),
-            tasks=_tasks(task, tasks),
-            runner=find_runner(runner.value),
-            data=data.absolute(),
-            run_id=run_name or new_run_id(),
-            group_size=group_size,
-            concurrency=concurrency,
-            seconds=timeout,
-            sampling={**TRAINING_SAMPLING, **json_object("--sampling", sampling)},
-            history=history,
-            purpose=purpose,
-            record=record,
-            policy=policy,
-            control=control,
-            control_token_file=control_token_file,
-            model=model,
-            modules=tasks.absolute().parent if tasks else None,
-            intercept=_intercept(intercept, map_hosts or (), others),
-        )
-        raise typer.Exit(_carry_out(config))
+    The same line with another word after --harness runs another harness; several words run the same tasks in each.
+    Sessions are compared (a group) with those of the same task in the same harness, because another harness gives
+    the model another prompt and other tools; the report sets the harnesses side by side.
+
+    Exit code 0: every session was served and recorded, and its calls can train; 1: one made no call, or none that
+    was served; 3: some calls cannot train (each is named); 4: no policy or no harness; 130: interrupted.
+    """
+    from forge.run_config import TRAINING_SAMPLING, RunConfig, new_run_id
+    from forge.runners import find as find_runner
+
+    config = RunConfig(
+        adapters=adapters_named(harness, command),
+        tasks=_tasks(task, tasks),
+        runner=find_runner(runner.value),
+        data=data.absolute(),
+        run_id=run_name or new_run_id(),
+        group_size=group_size,
+        concurrency=concurrency,
+        seconds=timeout,
+        sampling={**TRAINING_SAMPLING, **json_object("--sampling", sampling)},
+        history=history,
+        purpose=purpose,
+        record=record,
+        policy=policy,
+        control=control,
+        control_token_file=control_token_file,
+        model=model,
+        modules=tasks.absolute().parent if tasks else None,
+        intercept=_intercept(intercept, map_hosts or (), others),
+    )
+    raise typer.Exit(_carry_out(config))
 
 
 def adapters_named(names: str, command: str | None) -> tuple[HarnessAdapter, ...]:

@@ -5,6 +5,7 @@ With ``--tasks`` it makes its own sessions (``forge.rollouts``); without, it lea
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,16 +15,59 @@ from typer import Option
 
 from forge.cli.run import RunnerName, adapters_named
 from forge.option_values import json_object
+from forge.rollouts.balance import Balance
 from forge.storage.errors import BadInput
 from forge.trainer.config import Baseline, Correction, Hyper, Mean, Objective, Overlong, TrainConfig
 
 if TYPE_CHECKING:
-    from forge.rollouts.settings import RolloutConfig
     from forge.run_config import RunConfig
     from forge.trainer.loop import TrainReport
-    from forge.trainer.table import LiveTable
 
 EXAMPLE = "Example: forge train --harness pi --tasks tasks.jsonl --model DIR --batches 20 --data DATA"
+
+Data = Annotated[Path, Option(help="Data directory that the sessions were recorded in.")]
+Runs = Annotated[list[str] | None, Option(help="Learn from this run only; may be given several times. Default: all.")]
+Model = Annotated[str | None, Option(help="Model directory or name to start from. Default: the published weights.")]
+Aim = Annotated[Objective, Option(help="grpo: from rewards. sft: the likelihood of every trained token.")]
+Steps = Annotated[int, Option(min=1, help="Optimisation steps.")]
+StepSessions = Annotated[int | None, Option(min=1, help="Sessions of one step. Default: all.")]
+Rate = Annotated[float, Option(min=0.0, help="AdamW learning rate; the first step moves each weight by it.")]
+ClipLow = Annotated[float, Option(min=0, max=1, help="Below 1 - this, a ratio stops a token's gradient.")]
+ClipHigh = Annotated[float, Option(min=0, help="Above 1 + this, a ratio stops a token's gradient.")]
+Against = Annotated[
+    Baseline, Option(help="A reward less its group's mean, by its spread (std) or not; or less the others' mean.")
+]
+MeanOver = Annotated[Mean, Option(help="Over sessions, then each one's tokens; or over all tokens.")]
+Correct = Annotated[
+    Correction, Option(help="Of the gap between recorded log probs and the trainer's: see docs/training.md.")
+]
+Kl = Annotated[float, Option(min=0, help="Weight of the penalty for leaving the first model; 0: none.")]
+TooLong = Annotated[Overlong, Option(help="Rows that a length limit ended: learned from, or only compared with.")]
+LoraRank = Annotated[int | None, Option(min=1, help="Train adapters of this rank. Default: all weights.")]
+MicroTokens = Annotated[
+    int | None,
+    Option(min=1, help="Tokens of a forward pass; bounds memory only. Default: by device."),
+]
+MaxStaleness = Annotated[
+    int, Option(min=-1, help="Leave out samples of weights more versions older than this; -1 takes all.")
+]
+Unverified = Annotated[
+    bool, Option("--unverified", help="Learn also from runs that fail verification (see `forge verify`).")
+]
+ControlUrl = Annotated[str | None, Option(help="Control URL of a proxy that is to load the new weights.")]
+TokenFile = Annotated[
+    Path | None,
+    Option(envvar="FORGE_CONTROL_TOKEN_FILE", help="Its token file. Default: DATA/control.token."),
+]
+Seed = Annotated[int, Option(help="Seed of every random generator.")]
+RayAddress = Annotated[str | None, Option(help="Address of a Ray cluster to join. Default: start one here.")]
+Workers = Annotated[int, Option(min=1, help="Learner processes; each holds the model.")]
+Gpu = Annotated[
+    bool | None, Option("--gpu/--no-gpu", help="A GPU for each of them. Default: where the cluster has one.")
+]
+Out = Annotated[Path | None, Option(help="Folder of metrics and checkpoints. Default: DATA/train/<version>.")]
+CheckpointEvery = Annotated[int | None, Option(min=1, help="Steps between checkpoints. Default: none.")]
+Resume = Annotated[bool, Option("--resume", help="Go on from the checkpoint in --out.")]
 
 Harness = Annotated[
     str | None, Option(help="With --tasks: the agent program that the policy learns in, or several: A,B.")
@@ -54,59 +98,33 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    data: Annotated[Path, Option(help="Data directory that the sessions were recorded in.")] = Path("data"),
-    run: Annotated[
-        list[str] | None, Option(help="Learn from this run only; may be given several times. Default: all.")
-    ] = None,
-    model: Annotated[
-        str | None, Option(help="Model directory or name to start from. Default: the published weights.")
-    ] = None,
-    objective: Annotated[
-        Objective, Option(help="grpo: from rewards. sft: the likelihood of every trained token.")
-    ] = Objective.GRPO,
-    steps: Annotated[int, Option(min=1, help="Optimisation steps.")] = 1,
-    step_sessions: Annotated[int | None, Option(min=1, help="Sessions of one step. Default: all.")] = None,
-    lr: Annotated[float, Option(min=0.0, help="AdamW learning rate; the first step moves each weight by it.")] = 1e-5,
-    clip_low: Annotated[float, Option(min=0, max=1, help="Below 1 - this, a ratio stops a token's gradient.")] = 0.2,
-    clip_high: Annotated[float, Option(min=0, help="Above 1 + this, a ratio stops a token's gradient.")] = 0.28,
-    baseline: Annotated[
-        Baseline, Option(help="A reward less its group's mean, by its spread (std) or not; or less the others' mean.")
-    ] = Baseline.STD,
-    mean: Annotated[Mean, Option(help="Over sessions, then each one's tokens; or over all tokens.")] = Mean.SESSION,
-    correction: Annotated[
-        Correction, Option(help="Of the gap between recorded log probs and the trainer's: see docs/training.md.")
-    ] = Correction.TRUNCATED,
-    kl: Annotated[float, Option(min=0, help="Weight of the penalty for leaving the first model; 0: none.")] = 0.0,
-    overlong: Annotated[
-        Overlong, Option(help="Rows that a length limit ended: learned from, or only compared with.")
-    ] = Overlong.KEEP,
-    lora_rank: Annotated[int | None, Option(min=1, help="Train adapters of this rank. Default: all weights.")] = None,
-    micro_tokens: Annotated[
-        int | None,
-        Option(min=1, help="Tokens of a forward pass; bounds memory only. Default: by device."),
-    ] = None,
-    max_staleness: Annotated[
-        int, Option(min=-1, help="Leave out samples of weights more versions older than this; -1 takes all.")
-    ] = 0,
-    unverified: Annotated[
-        bool, Option("--unverified", help="Learn also from runs that fail verification (see `forge verify`).")
-    ] = False,
-    control: Annotated[str | None, Option(help="Control URL of a proxy that is to load the new weights.")] = None,
-    control_token_file: Annotated[
-        Path | None,
-        Option(envvar="FORGE_CONTROL_TOKEN_FILE", help="Its token file. Default: DATA/control.token."),
-    ] = None,
-    seed: Annotated[int, Option(help="Seed of every random generator.")] = 0,
-    ray: Annotated[str | None, Option(help="Address of a Ray cluster to join. Default: start one here.")] = None,
-    workers: Annotated[int, Option(min=1, help="Learner processes; each holds the model.")] = 1,
-    gpu: Annotated[
-        bool | None, Option("--gpu/--no-gpu", help="A GPU for each of them. Default: where the cluster has one.")
-    ] = None,
-    out: Annotated[
-        Path | None, Option(help="Folder of metrics and checkpoints. Default: DATA/train/<version>.")
-    ] = None,
-    checkpoint_every: Annotated[int | None, Option(min=1, help="Steps between checkpoints. Default: none.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Go on from the checkpoint in --out.")] = False,
+    data: Data = Path("data"),
+    run: Runs = None,
+    model: Model = None,
+    objective: Aim = Objective.GRPO,
+    steps: Steps = 1,
+    step_sessions: StepSessions = None,
+    lr: Rate = 1e-5,
+    clip_low: ClipLow = 0.2,
+    clip_high: ClipHigh = 0.28,
+    baseline: Against = Baseline.STD,
+    mean: MeanOver = Mean.SESSION,
+    correction: Correct = Correction.TRUNCATED,
+    kl: Kl = 0.0,
+    overlong: TooLong = Overlong.KEEP,
+    lora_rank: LoraRank = None,
+    micro_tokens: MicroTokens = None,
+    max_staleness: MaxStaleness = 0,
+    unverified: Unverified = False,
+    control: ControlUrl = None,
+    control_token_file: TokenFile = None,
+    seed: Seed = 0,
+    ray: RayAddress = None,
+    workers: Workers = 1,
+    gpu: Gpu = None,
+    out: Out = None,
+    checkpoint_every: CheckpointEvery = None,
+    resume: Resume = False,
     harness: Harness = None,
     command: Command = None,
     tasks: Tasks = None,
@@ -131,10 +149,6 @@ def train(
     Rewards are compared between the sessions of one group. Groups whose rewards are all equal teach nothing: if no
     other is left, the command says so and exits with code 3.
     """
-    from forge.terminal import console
-    from forge.trainer import loop
-    from forge.trainer.table import LiveTable
-
     hyper = Hyper(
         objective=objective,
         lr=lr,
@@ -170,23 +184,11 @@ def train(
     if tasks is None:
         if harness is not None:
             raise BadInput("--harness says where tasks are run, and there are none", "add --tasks FILE.jsonl")
-        with LiveTable(console()) as table:
-            report = loop.train(config, table.say, table.step)
+        report = _offline(config)
     else:
-        from forge.rollouts.balance import Balance
-        from forge.rollouts.settings import RolloutConfig
-
-        rollouts = RolloutConfig(
-            run=_run(config, harness, command, tasks, policy, concurrency, timeout, sampling, runner),
-            balance=Balance(size=group_size, stride=draw, maximum=draw_max, drop_on_abort=drop_group_on_abort),
-            groups=groups,
-            batches=batches,
-            max_staleness=max_staleness,
-            learners=workers,
-            seed=seed,
-        )
-        with LiveTable(console()) as table:
-            report = _online(replace(config, data=rollouts.run.data), rollouts, table)
+        told = _run(config, harness, command, tasks, policy, concurrency, timeout, sampling, runner)
+        balance = Balance(size=group_size, stride=draw, maximum=draw_max, drop_on_abort=drop_group_on_abort)
+        report = _online(config, told, balance, groups, batches)
     typer.echo(f"metrics    {report.metrics}")
 
 
@@ -226,10 +228,31 @@ def _run(
     )
 
 
-def _online(config: TrainConfig, rollouts: RolloutConfig, table: LiveTable) -> TrainReport:
-    import asyncio
+def _offline(config: TrainConfig) -> TrainReport:
+    from forge.terminal import console
+    from forge.trainer import loop
+    from forge.trainer.table import LiveTable
 
+    with LiveTable(console()) as table:
+        return loop.train(config, table.say, table.step)
+
+
+def _online(config: TrainConfig, run: RunConfig, balance: Balance, groups: int, batches: int) -> TrainReport:
     from forge.rollouts.online import train as online
+    from forge.rollouts.settings import RolloutConfig
     from forge.signals import until_signalled
+    from forge.terminal import console
+    from forge.trainer.table import LiveTable
 
-    return asyncio.run(until_signalled(online(config, rollouts, table.say, table.step)))
+    rollouts = RolloutConfig(
+        run=run,
+        balance=balance,
+        groups=groups,
+        batches=batches,
+        max_staleness=-1 if config.max_staleness is None else config.max_staleness,
+        learners=config.workers,
+        seed=config.hyper.seed,
+    )
+    with LiveTable(console()) as table:
+        training = online(replace(config, data=run.data), rollouts, table.say, table.step)
+        return asyncio.run(until_signalled(training))
