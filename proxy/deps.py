@@ -1,8 +1,11 @@
-"""What the two planes share: one value of everything that the composition made."""
+"""What the two planes share: one value of everything that the composition made; and the part of it that changes the
+pool, which is also there where calls are served by other processes."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from forge.proxy.config import ProxyConfig
 from forge.proxy.door.keys import Keys
@@ -13,9 +16,31 @@ from forge.proxy.sessions.history import Shared
 from forge.proxy.sessions.registry import Registry
 from forge.proxy.sessions.spec import Policy
 from forge.proxy.upstreams.client import EngineClient
-from forge.proxy.upstreams.pool import Pool
+from forge.proxy.upstreams.pool import Pool, Replica
 from forge.proxy.vitals import Vitals
+from forge.storage.journal import JournalFull
 from forge.storage.media import MediaStore
+
+log = logging.getLogger(__name__)
+
+
+class Upstreams(Protocol):
+    """What it takes to change which policy servers there are and what they serve."""
+
+    @property
+    def config(self) -> ProxyConfig: ...
+
+    @property
+    def pool(self) -> Pool: ...
+
+    @property
+    def client(self) -> EngineClient: ...
+
+    @property
+    def ports(self) -> tuple[int, ...]: ...
+
+    def note_policy(self, replica: Replica) -> None:
+        """Something was published to the replica: a restart remembers what."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,3 +68,13 @@ class Deps:
         """The policy that a session opened now would meet."""
         replica = self.pool.first()
         return replica.policy if replica is not None else Policy()
+
+    def note_policy(self, replica: Replica) -> None:
+        """Something was published to the replica: a restart remembers what."""
+        version, lineage, digest = replica.policy
+        assert version is not None
+        try:
+            self.recorder.policy(replica.url, version, lineage, digest)
+        except JournalFull as error:
+            # Each call names its version; only what a restart would remember is missing.
+            log.warning("publication not recorded: %s", error.message)

@@ -8,10 +8,9 @@ import time
 from typing import Final
 
 from forge.proxy.deps import Deps
-from forge.proxy.recording.decoding import DecoderProcess
 from forge.proxy.sessions.spec import Outcome
 from forge.proxy.upstreams.pool import PAUSED, PUBLISHING
-from forge.storage.journal import JournalFull
+from forge.storage.journal import JournalFull, Position
 from forge.storage.records import SessionStatus
 
 log = logging.getLogger(__name__)
@@ -64,14 +63,24 @@ async def end_run(deps: Deps) -> None:
                 return
 
 
-async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:
-    """No new calls; running ones may end within the limit; then everything is cut and decoded."""
-    limits = deps.config.limits
+async def drain(deps: Deps) -> Position | None:
+    """No new calls; running ones may end within the limit; then everything is cut. Gives where the last cut ends."""
+    await end_calls(deps, deps.config.limits.drain_s)
+    await end_implicit(deps, 0.0)
+    if deps.config.end_sessions:
+        await end_run(deps)
+    deps.recorder.retry_pending()
+    deps.recorder.cut()
+    return deps.recorder.last_cut
+
+
+async def end_calls(deps: Deps, wait_s: float) -> None:
+    """No new calls; those that outlast the wait are cut off."""
     deps.draining = True
     for why in (PAUSED, PUBLISHING):
         deps.pool.open(why)  # who waits there is told that we stop
     try:
-        async with asyncio.timeout(limits.drain_s):
+        async with asyncio.timeout(wait_s):
             for live in deps.registry.open_ones():
                 await live.idle.wait()
     except TimeoutError:
@@ -79,10 +88,3 @@ async def drain(deps: Deps, decoder: DecoderProcess | None) -> None:
             for task in live.running.values():
                 task.cancel("the proxy was stopped")
             await live.idle.wait()
-    await end_implicit(deps, 0.0)
-    if deps.config.end_sessions:
-        await end_run(deps)
-    deps.recorder.retry_pending()
-    deps.recorder.cut()
-    if decoder is not None and not await decoder.caught_up(limits.decoder_s):
-        log.warning("the decoder has not caught up; it goes on at the next start, or run: forge decode --once")

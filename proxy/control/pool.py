@@ -12,7 +12,7 @@ from forge.proxy.config import check_upstream
 from forge.proxy.control.health import replica_brief
 from forge.proxy.control.server import read
 from forge.proxy.control.wire import reply
-from forge.proxy.deps import Deps
+from forge.proxy.deps import Upstreams
 from forge.proxy.tasks import Tasks
 from forge.proxy.upstreams.pool import PAUSED, Replica, State
 from forge.proxy.upstreams.publish import Publish, Publisher
@@ -33,7 +33,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PoolRoutes:
-    def __init__(self, deps: Deps, tasks: Tasks) -> None:
+    def __init__(self, deps: Upstreams, tasks: Tasks) -> None:
         self._deps = deps
         self._tasks = tasks
         self._publisher = Publisher(deps)
@@ -50,6 +50,7 @@ class PoolRoutes:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
+        await self._deps.pool.known()
         return reply({"upstreams": [_told(replica) for replica in self._deps.pool.all()]})
 
     async def _add(self, request: web.Request) -> web.Response:
@@ -60,24 +61,28 @@ class PoolRoutes:
             known = await join(self._deps, spec.url, start_s=spec.wait)
         elif known.state == State.DRAINING:
             known.state = State.UP
+        await self._deps.pool.known()
         return reply(_told(known), 201)
 
     async def _drain(self, request: web.Request) -> web.Response:
         """No new calls; its sessions go to other servers."""
         replica = self._known((await read(request, Upstream)).url)
         replica.state, replica.reason = State.DRAINING, "drained by its owner"
+        await self._deps.pool.known()
         return reply(_told(replica))
 
     async def _remove(self, request: web.Request) -> web.Response:
         spec = await read(request, Removal)
         replica = self._known(spec.url)
         replica.state, replica.reason = State.DRAINING, "removed by its owner"
+        await self._deps.pool.known()
         try:
             async with asyncio.timeout(spec.drain):
-                await replica.idle.wait()
+                await self._deps.pool.quiet(replica)
         except TimeoutError:
             pass
         self._deps.pool.remove(replica.url)
+        await self._deps.pool.known()
         return reply(_told(replica))
 
     async def _publish(self, request: web.Request) -> web.Response:
@@ -88,10 +93,12 @@ class PoolRoutes:
     async def _pause(self, request: web.Request) -> web.Response:
         """New calls wait until ``/resume``; running ones go on."""
         self._deps.pool.shut(PAUSED)
+        await self._deps.pool.known()
         return reply({"paused": True})
 
     async def _resume(self, request: web.Request) -> web.Response:
         self._deps.pool.open(PAUSED)
+        await self._deps.pool.known()
         return reply({"paused": False})
 
     def _known(self, url: str) -> Replica:

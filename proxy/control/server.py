@@ -1,105 +1,53 @@
 """The control plane: what a trainer or a runner that owns its loop asks of the proxy. Its own port, its own token.
 
 Sessions, rewards, what was recorded, and what is finished are here; the pool and publications in ``pool``, health in
-``health``.
-A session key opens nothing here, and nothing here can be reached through the data plane.
+``health``, who may ask in ``guard``. Nothing here can be reached through the data plane.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from forge.proxy.control.wire import ARROW, arrow, encode, error, reply
+from forge.proxy.control.wire import ARROW, arrow, encode, reply
 from forge.proxy.deps import Deps
-from forge.proxy.door.origin import known_host, known_origin
-from forge.proxy.door.refusal import Refused
-from forge.proxy.door.strict import check_head
 from forge.proxy.recording.readback import calls_of
 from forge.proxy.sessions.live import Live
-from forge.proxy.sessions.registry import Full
 from forge.proxy.sessions.spec import Outcome, Reward, Select, SessionSpec
 from forge.proxy.splice import UNREADABLE
 from forge.proxy.tasks import Tasks
-from forge.storage.errors import BadInput, ForgeError, Unavailable
-from forge.storage.journal import JournalFull
+from forge.storage.errors import BadInput, Unavailable
 from forge.storage.names import check_name
 from forge.storage.records import Call
 from forge.storage.samples import samples_of
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 T = TypeVar("T")
 
-BODY_BYTES: Final = 4 << 20
 WAIT_MAX_S: Final = 60.0
 FINISHED_MAX: Final = 1000
-OPEN_ROUTES: Final = ("/healthz", "/readyz")
-STATUS: Final[tuple[tuple[type[ForgeError], int, str], ...]] = (
-    (Full, 429, "no_capacity"),
-    (JournalFull, 503, "recorder_unavailable"),
-    (BadInput, 400, "bad_request"),
-    (Unavailable, 503, "unavailable"),
-    (ForgeError, 409, "refused"),
-)
 
 
 class ControlPlane:
-    def __init__(self, deps: Deps, token: str, tasks: Tasks) -> None:
+    def __init__(self, deps: Deps, tasks: Tasks) -> None:
         self._deps = deps
         self._tasks = tasks
-        self._token = f"Bearer {token}".encode()
 
-    def runner(self, more: Sequence[web.RouteDef]) -> web.AppRunner:
-        """``more``: routes made elsewhere, behind the same guard."""
-        app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._guard])
-        app.add_routes(
-            [
-                web.post("/sessions", self._open),
-                web.get("/sessions/{id}", self._session),
-                web.post("/sessions/{id}/close", self._close),
-                web.put("/sessions/{id}/reward", self._reward),
-                web.put("/sessions/{id}/selection", self._selection),
-                web.get("/sessions/{id}/calls", self._calls),
-                web.get("/media/{sha256:[0-9a-f]{64}}", self._media),
-                web.get("/finished", self._finished),
-                web.get("/capacity", self._capacity),
-                *more,
-            ]
-        )
-        return web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Head, host, origin, token, then the handler; every failure is JSON."""
-        try:
-            check_head(request)
-        except Refused as refused:
-            answer = error(refused.status, refused.code, refused.message)
-            answer.force_close()
-            return answer
-        if not known_host(request, self._deps.config.control_host):
-            return error(403, "bad_host", "this name is not served here")
-        if not known_origin(request):
-            return error(403, "foreign_origin", "web pages of other origins may not ask here")
-        # The matched route decides, never the path as text.
-        resource = request.match_info.route.resource
-        if resource is None or resource.canonical not in OPEN_ROUTES:
-            given = request.headers.get("Authorization", "").encode()
-            if not hmac.compare_digest(given, self._token):
-                return error(401, "token_invalid", "this needs the control token as bearer token")
-        try:
-            return await handler(request)
-        except web.HTTPException as problem:
-            return error(problem.status, problem.reason.lower().replace(" ", "_"), problem.text or problem.reason)
-        except ForgeError as problem:
-            status, code = next((status, code) for kind, status, code in STATUS if isinstance(problem, kind))
-            return error(status, code, problem.message, problem.hint)
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/sessions", self._open),
+            web.get("/sessions/{id}", self._session),
+            web.post("/sessions/{id}/close", self._close),
+            web.put("/sessions/{id}/reward", self._reward),
+            web.put("/sessions/{id}/selection", self._selection),
+            web.get("/sessions/{id}/calls", self._calls),
+            web.get("/media/{sha256:[0-9a-f]{64}}", self._media),
+            web.get("/finished", self._finished),
+            web.get("/capacity", self._capacity),
+        ]
 
     async def _open(self, request: web.Request) -> web.Response:
         spec = await read(request, SessionSpec)

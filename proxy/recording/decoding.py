@@ -11,8 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from forge.proxy.recording.recorder import Recorder
+from forge.proxy.config import ProxyConfig
+from forge.proxy.recording.decoder import command
 from forge.storage import checkpoint
+from forge.storage.journal import Position
+from forge.storage.names import CATALOG
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +25,27 @@ LOOK_S: Final = 0.05
 STOP_S: Final = 10.0
 
 
+def decoder_process(config: ProxyConfig) -> DecoderProcess | None:
+    """The one that the configuration wants. Raises ``BadInput`` for a catalog that cannot be used."""
+    if not config.decoder:
+        return None
+    keep = ["--journal-keep", config.journal_keep] if config.journal_keep is not None else []
+    form = ["--log-format", config.log_format.value]
+    env = {}
+    if config.catalog is not None:
+        from forge.storage.catalog import engine_of
+
+        engine_of(config.catalog).dispose()  # refused here, not by a decoder that would be started again and again
+        # Not an argument: a URL may hold a password, and everyone on this machine sees arguments.
+        env[CATALOG] = config.catalog
+    return DecoderProcess([*command(config.data), *keep, *form], config.data, env)
+
+
 class DecoderProcess:
-    def __init__(self, command: Sequence[str], data: Path, recorder: Recorder, env: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], data: Path, env: Mapping[str, str]) -> None:
         """``env``: beside this process's own."""
         self._command = command
         self._data = data
-        self._recorder = recorder
         self._env = env
         self._process: Process | None = None
 
@@ -48,16 +66,16 @@ class DecoderProcess:
     def alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def caught_up(self, wait_s: float) -> bool:
-        """True once everything up to the last cut is in the dataset."""
-        writer, last = self._recorder.journal.writer, self._recorder.last_cut
+    async def catch_up(self, cuts: Mapping[int, Position], wait_s: float) -> None:
+        """Returns once everything up to these cuts is in the dataset, each of the journal of that writer; says so where
+        that takes too long."""
         try:
             async with asyncio.timeout(wait_s):
-                while last is not None and tuple(self._mark(writer)) < tuple(last):
-                    await asyncio.sleep(LOOK_S)
+                for writer, last in cuts.items():
+                    while tuple(self._mark(writer)) < tuple(last):
+                        await asyncio.sleep(LOOK_S)
         except TimeoutError:
-            return False
-        return True
+            log.warning("the decoder has not caught up; it goes on at the next start, or run: forge decode --once")
 
     def _mark(self, writer: int) -> tuple[int, int]:
         return checkpoint.load(self._data).mark(writer).position

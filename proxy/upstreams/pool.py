@@ -115,6 +115,11 @@ class Pool:
     def is_open(self) -> bool:
         return self._gate.is_set()
 
+    @property
+    def shut_for(self) -> list[str]:
+        """Why calls wait; empty if they do not."""
+        return sorted(self._shut_for)
+
     def shut(self, why: str) -> None:
         """Calls wait until everyone who shut the gate has opened it: a publication does not end its owner's pause."""
         self._shut_for.add(why)
@@ -124,6 +129,13 @@ class Pool:
         self._shut_for.discard(why)
         if not self._shut_for:
             self._gate.set()
+
+    async def known(self) -> None:
+        """Returns once whoever chooses from it goes by how it stands: at once where all share this memory."""
+
+    async def quiet(self, replica: Replica) -> None:
+        """Returns once no call runs on the replica."""
+        await replica.idle.wait()
 
     async def passed(self, wait_s: float) -> bool:
         """True once no publication is running; False if that took too long."""

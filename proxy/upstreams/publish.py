@@ -15,13 +15,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from forge.proxy.deps import Deps
+from forge.proxy.deps import Upstreams
 from forge.proxy.engines.base import Publication, Step
 from forge.proxy.sessions.spec import Policy
 from forge.proxy.upstreams.client import BrokeOff, NotBegun
 from forge.proxy.upstreams.pool import PUBLISHING, Replica, State
 from forge.storage.errors import BadInput, Unavailable
-from forge.storage.journal import JournalFull
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class _StepFailed(Exception):
 
 
 class Publisher:
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Upstreams) -> None:
         self._deps = deps
         self._lock = asyncio.Lock()
 
@@ -62,7 +61,10 @@ class Publisher:
             replicas = [r for r in self._deps.pool.all() if r.state != State.DRAINING]
             self._check(spec, replicas)
             rolling = spec.rolling and len(replicas) > 1
-            failed = await (self._rolling if rolling else self._at_once)(spec, replicas)
+            try:
+                failed = await (self._rolling if rolling else self._at_once)(spec, replicas)
+            finally:
+                await self._deps.pool.known()
         done = [r.url for r in replicas if r.url not in failed]
         if not done:
             raise Unavailable(
@@ -90,6 +92,7 @@ class Publisher:
         pool = self._deps.pool
         pool.shut(PUBLISHING)
         try:
+            await pool.known()
             if spec.mode == "wait" and not spec.by_trainer:
                 await self._idle(replicas)
             results = await asyncio.gather(*(self._replica(spec, r) for r in replicas))
@@ -101,6 +104,7 @@ class Publisher:
         failed: dict[str, str] = {}
         for replica in replicas:
             before, replica.state = replica.state, State.LOADING
+            await self._deps.pool.known()
             if spec.mode == "wait":
                 await self._idle([replica])
             why = await self._replica(spec, replica)
@@ -115,7 +119,7 @@ class Publisher:
         try:
             async with asyncio.timeout(self._deps.config.limits.hold_s):
                 for replica in replicas:
-                    await replica.idle.wait()
+                    await self._deps.pool.quiet(replica)
         except TimeoutError:
             log.warning("publication goes on although calls still run")
 
@@ -141,11 +145,8 @@ class Publisher:
             return await self._broken(replica, steps, loading, str(error))
         replica.policy = Policy(spec.version, spec.lineage, digest)
         replica.bad_weights = False
-        try:
-            self._deps.recorder.policy(replica.url, spec.version, spec.lineage, digest)
-        except JournalFull as error:
-            # Each call names its version; only what a restart would remember is missing.
-            log.warning("publication not recorded: %s", error.message)
+        self._deps.note_policy(replica)
+        await self._deps.pool.known()  # before it samples again: the end of a call that straddles this says so
         try:
             await self._run(replica, steps.resume)
         except _StepFailed as error:

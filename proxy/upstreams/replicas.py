@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from forge.proxy.config import Record, check_upstream
-from forge.proxy.deps import Deps
+from forge.proxy.deps import Upstreams
 from forge.proxy.engines.base import Abilities
 from forge.proxy.sessions.spec import Policy
 from forge.proxy.upstreams.client import BrokeOff, NotBegun
@@ -30,7 +30,7 @@ FIRST_VERSION = 0
 """Of a server that names no version: what it started with, until something is published to it."""
 
 
-async def join(deps: Deps, url: str, *, start_s: float, remembered: Mapping[str, Policy] | None = None) -> Replica:
+async def join(deps: Upstreams, url: str, *, start_s: float, remembered: Mapping[str, Policy] | None = None) -> Replica:
     """Waits for the server, probes it and adds it. Raises ``Unavailable``, ``BadInput`` or ``Untrainable``."""
     url = check_upstream(url)
     config = deps.config
@@ -49,7 +49,7 @@ async def join(deps: Deps, url: str, *, start_s: float, remembered: Mapping[str,
     return replica
 
 
-async def watch(deps: Deps) -> None:
+async def watch(deps: Upstreams) -> None:
     """Brings servers back that answer again, and notices those that restarted. Runs as long as the proxy."""
     tick = 0
     while True:
@@ -60,9 +60,10 @@ async def watch(deps: Deps) -> None:
                 await _look_for_restart(deps, replica)
             if replica.state == State.DOWN and not replica.bad_weights:
                 await _look(deps, replica)
+        await deps.pool.known()
 
 
-async def _look_for_restart(deps: Deps, replica: Replica) -> None:
+async def _look_for_restart(deps: Upstreams, replica: Replica) -> None:
     known = replica.abilities.started
     now = await started(deps.client, replica.url, replica.engine) if known is not None else None
     if now is not None and now != known:
@@ -70,7 +71,7 @@ async def _look_for_restart(deps: Deps, replica: Replica) -> None:
         log.warning("policy server was restarted: url=%s", replica.url)
 
 
-async def _look(deps: Deps, replica: Replica) -> None:
+async def _look(deps: Upstreams, replica: Replica) -> None:
     try:
         status, _ = await deps.client.json("GET", f"{replica.url}/v1/models")
         if status != 200:
@@ -90,7 +91,7 @@ async def _look(deps: Deps, replica: Replica) -> None:
     log.info("policy server is back: url=%s", replica.url)
 
 
-async def _again(deps: Deps, replica: Replica, plain: Abilities) -> bool:
+async def _again(deps: Upstreams, replica: Replica, plain: Abilities) -> bool:
     """Probes a server that is another process than before, or may be. False: it does not come back yet."""
     before = replica.abilities
     try:
