@@ -6,6 +6,7 @@ not load torch or ray (a test holds that).
 
 from __future__ import annotations
 
+import errno
 import importlib
 import pkgutil
 import sys
@@ -17,6 +18,8 @@ from forge.proxy.redaction import harmless, redact
 from forge.storage.errors import Exit, ForgeError
 
 EPILOG = "Exit codes: 0 done, 1 failed, 2 bad input, 3 data that cannot train, 4 something needed is not there."
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Writing to an open file says no name."""
 
 
 def _version(value: bool) -> None:
@@ -58,9 +61,10 @@ def main() -> None:
             print(f"  next: {error.hint}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in FULL:
             raise  # no file that a user named: a bug, and its traceback tells where
-        print(f"error: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
+        where = f"cannot use {error.filename}: " if error.filename is not None else ""
+        print(f"error: {where}{error.strerror}", file=sys.stderr)
         print("  next: check that path, its rights and the free space, or name another", file=sys.stderr)
         sys.exit(Exit.UNAVAILABLE)
     except SystemExit as ended:

@@ -144,12 +144,14 @@ class Learner:
     def save(self, path: Path) -> None:
         """The weights and everything else of the model's directory."""
         if self.rank == 0:
-            self.scorer.save(path)
+            with saved.writing(path):
+                self.scorer.save(path)
 
     def keep(self, path: Path) -> None:
         """What a later learner needs to go on as if nothing had happened."""
         if self.rank == 0:
-            saved.write(path, self.scorer.trained(), self._optimizer)
+            with saved.writing(path):
+                saved.write(path, self.scorer.trained(), self._optimizer)
 
     def go_on(self, path: Path) -> None:
         saved.read(path, self.scorer.trained(), self._optimizer)

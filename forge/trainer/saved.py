@@ -6,7 +6,8 @@ number. The non-obvious fact: of a model whose embeddings are tied, one name sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +16,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from forge.storage.errors import BadInput
+from forge.storage.errors import BadInput, Unavailable
 
 WEIGHTS: Final = "weights.safetensors"
 OPTIMIZER: Final = "optimizer.safetensors"
 MOMENTS: Final = ("exp_avg", "exp_avg_sq", "step")
 """Of AdamW, for each parameter."""
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raises ``Unavailable`` where the disk takes no more: safetensors has an error of its own for it, with no path."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise Unavailable(
+            f"{folder} cannot be written: {error}",
+            "make room; then train again, with --resume if there is a checkpoint",
+        ) from error
 
 
 def write(folder: Path, parameters: Mapping[str, Tensor], optimizer: torch.optim.AdamW) -> None:

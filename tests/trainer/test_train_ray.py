@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,10 +61,10 @@ def write(data: Path, samples: list[Sample]) -> None:
     write_part(run_dir(table_dir(data, "samples", "default"), "r") / "part-0.parquet", "samples", samples)
 
 
-def forge_train(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def forge_train(data: Path, *options: str, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Unverified: these rows have no calls beside them."""
     return subprocess.run(
-        [sys.executable, "-m", "forge", "train", "--data", str(data), "--unverified", *options],
+        [*within, sys.executable, "-m", "forge", "train", "--data", str(data), "--unverified", *options],
         capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, "HOME": str(data)}, check=False,
     )  # fmt: skip
 
@@ -98,6 +99,27 @@ def test_two_steps_end_in_published_weights(tmp_path: Path, tiny_model: Path, sa
     assert again.returncode == Exit.UNTRAINABLE
     assert "stale" in again.stderr
     assert "--max-staleness" in again.stderr
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("folder", "size"), [("policy", "16k"), ("train", "64k")])
+def test_a_full_disk_is_named_and_publishes_nothing(
+    tmp_path: Path, tiny_model: Path, samples: list[Sample], folder: str, size: str
+) -> None:
+    """Where the weights go, and where checkpoints do."""
+    write(tmp_path, samples)
+    full = tmp_path / folder
+    full.mkdir()
+    script = f'mount -t tmpfs -o size={size} none {full} && exec "$@"'
+    mounted = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "-"]
+    if subprocess.run([*mounted, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    done = forge_train(tmp_path, "--model", str(tiny_model), "--checkpoint-every", "1", within=mounted)
+    assert done.returncode == Exit.UNAVAILABLE, done.stderr
+    assert "Traceback" not in done.stderr
+    assert str(full) in done.stderr
+    assert "No space left" in done.stderr
+    assert (weights.current(tmp_path) is None) == (folder == "policy")
 
 
 def test_without_spread_it_says_so_and_exits_3(tmp_path: Path, make_sample: MakeSample, tiny_model: Path) -> None:
