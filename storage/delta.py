@@ -70,10 +70,10 @@ class _Link:
 
 
 class Chain:
-    """Encodes one session's calls, in order. ``size`` estimates the bytes it holds."""
+    """Encodes one session's calls, in order."""
 
     def __init__(self) -> None:
-        self.size = 0
+        self._kept = 0
         self.rows: list[Delta] = []
         """What was added, less the columns that nothing is derived from."""
         self._placer = Placer()
@@ -115,6 +115,11 @@ class Chain:
         self._keep(delta, len(pieces) - shared)
         return delta
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it holds."""
+        return self._kept + 2 * self._messages.size
+
     def calls(self) -> list[Call]:
         """The calls again, whole, less ``request_raw`` and other bulk."""
         unfolder = Unfolder()
@@ -129,8 +134,8 @@ class Chain:
         self.rows.append(delta)
         ids = len(delta.prompt_suffix_ids) + 2 * len(call.output_ids)
         texts = (call.messages, call.tools, call.response, call.sampling_sent, call.error)
-        self.size += 12 * ids + 128 * messages + sum(3 * len(text) for text in texts if text) + 4096
-        self.size += len(call.routed_experts or b"") + len(call.sampling_mask or b"")
+        self._kept += 12 * ids + 128 * messages + sum(3 * len(text) for text in texts if text) + 4096
+        self._kept += len(call.routed_experts or b"") + len(call.sampling_mask or b"")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ SUMMARY_MIN_CHARS: Final = 16
 THINKING_HEAD: Final = 4
 """Ids from a reply's beginning within which it parts from its echo if its thinking is gone: an opening mark and a
 line end stand in an empty thought too, and the mark may be the prompt's. Text that is tokenised anew parts later."""
+SPEAKERS: Final = 4
+"""Of those who gave a reply that many gave, so many are looked at, the latest."""
 GAP_FILLERS: Final = 2
 """Messages a harness may put in the place of those it drops (a summary and an acknowledgement)."""
 
@@ -168,7 +170,7 @@ class History:
         if before is None or not replies:
             return JoinCause.ROOT
         # Several may have said it, a short word or nothing at all: a gap is one if none of them leads here without.
-        speakers = [self._said[index] for index in self._replies.get(replies[-1], ())[-RECENT:]] or [before]
+        speakers = [self._said[index] for index in self._replies.get(replies[-1], ())[-SPEAKERS:]] or [before]
         return JoinCause.COMPACTED if all(_has_gap(each, said) for each in speakers) else JoinCause.EDITED
 
     def _has_new_summary(self, said: Said, before: Said | None) -> bool:

@@ -12,11 +12,11 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-RECENT: Final = 4
+RECENT: Final = 12
 """Prompts whose messages a new one is compared with: a session's agents take turns."""
 _SEPARATOR: Final = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _START: Final = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*")
@@ -33,16 +33,34 @@ class Piece:
         """Its JSON as it was sent."""
         self.digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Piece) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
 
 def _pieces(array: str) -> list[Piece]:
     return [Piece(str(memoryview(raw), "utf-8")) for raw in _raw_list.decode(array)]
 
 
+class _Prompt(NamedTuple):
+    text: str
+    """From its bracket to the end of its last message."""
+    pieces: list[Piece]
+
+
 class Messages:
-    """Takes the prompts of one session apart, in any order. Memory grows with the new messages of each."""
+    """Takes the prompts of one session apart, in any order. Memory grows with the new messages of each, and holds the
+    text of the last few whole: most prompts begin with one of them, which one comparison tells."""
 
     def __init__(self) -> None:
-        self._recent: deque[list[Piece]] = deque(maxlen=RECENT)
+        self._recent: deque[_Prompt] = deque(maxlen=RECENT)
+
+    @property
+    def size(self) -> int:
+        """Characters of the texts that are held."""
+        return sum(len(prompt.text) for prompt in self._recent)
 
     def read(self, text: str) -> list[Piece]:
         """The messages of a JSON array; [] where it is none that we can take apart (half a surrogate pair, no array
@@ -52,7 +70,7 @@ class Messages:
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return []
         if pieces:
-            self._remember(pieces)
+            self._remember(text, pieces)
         return pieces
 
     def _known(self, text: str) -> list[Piece]:
@@ -62,11 +80,14 @@ class Messages:
             return []
         best: list[Piece] = []
         count, end = 0, 0
-        for pieces in reversed(self._recent):
-            same, at = _repeated(text, pieces, start.end())
+        for known in reversed(self._recent):
+            if text.startswith(known.text):
+                same, at = len(known.pieces), len(known.text)
+            else:
+                same, at = _repeated(text, known.pieces, start.end())
             if same > count:
-                best, count, end = pieces, same, at
-            if count == len(pieces):
+                best, count, end = known.pieces, same, at
+            if count == len(known.pieces):
                 break
         if not count:
             return []
@@ -77,13 +98,13 @@ class Messages:
         # Nothing new: what follows must be the end of the array and of the text.
         return best[:count] if not _raw_list.decode("[" + rest) else []
 
-    def _remember(self, pieces: list[Piece]) -> None:
+    def _remember(self, text: str, pieces: list[Piece]) -> None:
         """In the place of the prompt that it goes on from, if there is one."""
         for index, known in enumerate(self._recent):
-            if len(known) <= len(pieces) and known[-1] is pieces[len(known) - 1]:
+            if len(known.pieces) <= len(pieces) and known.pieces[-1] is pieces[len(known.pieces) - 1]:
                 del self._recent[index]
                 break
-        self._recent.append(pieces)
+        self._recent.append(_Prompt(text.rstrip()[:-1].rstrip(), pieces))
 
 
 def _repeated(text: str, pieces: Sequence[Piece], at: int) -> tuple[int, int]:
@@ -111,11 +132,15 @@ def joined(pieces: Sequence[Piece], start: int = 0) -> str:
     return "[" + ",".join(piece.text for piece in islice(pieces, start, None)) + "]"
 
 
-def common(a: Sequence[Piece], b: Sequence[Piece]) -> int:
+def common(a: list[Piece], b: list[Piece]) -> int:
     """How many messages both begin with."""
-    count = 0
-    for one, other in zip(a, b, strict=False):
-        if one is not other and one.digest != other.digest:
-            break
-        count += 1
-    return count
+    same, most = 0, min(len(a), len(b))
+    if a[:most] == b[:most]:
+        return most
+    while same < most:  # lists of the same objects are compared far faster than one by one
+        middle = (same + most + 1) // 2
+        if a[same:middle] == b[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+    return same

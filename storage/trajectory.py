@@ -12,12 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from forge.storage.history import THINKING_HEAD, Broken, Continued, History, Said
 from forge.storage.media_list import identities
 from forge.storage.messages import Messages, Piece
-from forge.storage.prefixes import Edge, Match, PrefixTree
+from forge.storage.prefixes import Match, PrefixTree, packed
 from forge.storage.records import Call, JoinCause
 
 EXACT: Final = "exact"
@@ -52,7 +50,12 @@ class _Known:
     exact: int | None
     """The call it continues."""
     cause: JoinCause | None
-    end: Edge
+
+    @classmethod
+    def of(cls, call: Call, media: list[str], exact: int | None, cause: JoinCause | None) -> _Known:
+        prompt = len(call.prompt_ids)
+        total = prompt + len(call.output_ids) if prompt else 0
+        return cls(call.call_id, call.choice, prompt, total, call.model_served, media, exact, cause)
 
 
 class Placer:
@@ -72,13 +75,14 @@ class Placer:
         media = identities(call.media)
         pieces = self._messages.read(call.messages) if pieces is None else pieces
         said = self._history.read(pieces, call.response, call.tools, call.kind)
-        match = self._tree.match(call.prompt_ids)
+        # Output ids whose context is unknown are no sequence.
+        ids = packed(call.prompt_ids, call.output_ids) if len(call.prompt_ids) else b""
+        match = self._tree.match(ids, len(call.prompt_ids))
         exact = self._exact(match, call.model_served, media)
         parent, prefix, cause = exact, match.length, None
         if exact is not None:
-            end = self._known[exact].end
             # Of replies with the very same ids one is enough.
-            twins = (twin for twin in self._history.twins(said, exact) if self._known[twin].end is not end)
+            twins = (twin for twin in self._history.twins(said, exact) if not self._tree.same(twin, exact))
             self.used.update((exact, *twins))
             prefix = self._known[exact].total_len
         # An exact parent may lie further back than the reply that the prompt continues: ids and text go on beyond it.
@@ -88,27 +92,19 @@ class Placer:
             nearest = self._nearest(match, found)
             cause = self._cause(len(call.prompt_ids), exact, nearest, match, said, found)
             parent = nearest if exact is None else exact
-        self._add(call, media, exact, cause, said)
+        known = _Known.of(call, media, exact, cause)
+        # A call that sampled nothing is never continued: a retry after a failure repeats its prompt, no more.
+        self._tree.insert(ids, match, findable=known.total_len > known.prompt_len)
+        self._known.append(known)
+        self._history.add(said)
         if parent is None:
             return Placement(None, None, 0, NONE, cause)
         known = self._known[parent]
         return Placement(known.call_id, known.choice, prefix, NONE if exact is None else EXACT, cause)
 
-    def _add(self, call: Call, media: list[str], exact: int | None, cause: JoinCause | None, said: Said) -> None:
-        # Output ids whose context is unknown are no sequence; and a call that sampled nothing is never continued:
-        # a retry after a failure repeats its prompt, no more.
-        prompt_len = len(call.prompt_ids)
-        ids = np.concatenate((call.prompt_ids, call.output_ids)) if prompt_len else call.prompt_ids
-        end = self._tree.insert(ids, len(self._known), findable=len(ids) > prompt_len)
-        known = _Known(
-            call.call_id, call.choice, prompt_len, len(ids), call.model_served, media, exact=exact, cause=cause, end=end
-        )
-        self._known.append(known)
-        self._history.add(said)
-
     def _exact(self, match: Match, model: str | None, media: list[str]) -> int | None:
         """The longest whole history. Equal placeholders hide unequal images, so media are compared by hash."""
-        for index in reversed(match.ends):
+        for index in match.ends():
             known = self._known[index]
             if known.model == model and media[: len(known.media)] == known.media:
                 return index
@@ -117,9 +113,9 @@ class Placer:
     def _nearest(self, match: Match, found: Continued) -> int | None:
         """The call that shares most ids; of several, one whose reply the prompt contains as text, else the latest."""
         for index in reversed(found.calls):
-            if match.length == 0 or self._known[index].end.runs_through(match.edge):
+            if self._tree.shares(index, match):
                 return index
-        return match.edge.owner if match.length else None
+        return self._tree.latest(match)
 
     def _cause(
         self, prompt_len: int, exact: int | None, nearest: int | None, match: Match, said: Said, found: Continued
@@ -127,7 +123,8 @@ class Placer:
         if prompt_len == 0:
             return None
         joined = self._known[exact].total_len if exact is not None else 0
-        if match.ends and self._known[match.ends[-1]].total_len > joined:
+        longest = next(match.ends(), None)
+        if longest is not None and self._known[longest].total_len > joined:
             return JoinCause.EDITED  # the same ids, but other media or another model
         if nearest is not None and self._known[nearest].prompt_len == match.length == prompt_len:
             return self._known[nearest].cause  # the same prompt again: nothing new parted here

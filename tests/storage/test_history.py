@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forge.storage.delta import Chain
 from forge.storage.records import Call
 from forge.storage.trajectory import Placer, build
 
@@ -87,3 +90,55 @@ def test_any_messages_are_placed(prompts: list[tuple[str, list[int]]]) -> None:
                  response='{"role": "assistant", "content": 1, "tool_calls": 7}',
                  prompt_ids=np.array(ids, np.int32), output_ids=np.array([1], np.int32))
         )  # fmt: skip
+
+
+def long_session(count: int, agents: int = 1) -> list[Call]:
+    """``count`` calls that each go on from the last of their agent, with prompts of about one length."""
+    ids = [np.arange(3000, dtype=np.int32) + agent for agent in range(agents)]
+    histories: list[list[dict[str, Any]]] = [[{"role": "system", "content": f"agent {a}"}, USER] for a in range(agents)]
+    made: list[Call] = []
+    for seq in range(count):
+        agent = seq % agents
+        reply = {"role": "assistant", "content": f"answer {seq}"}
+        output = np.array([9000 + seq, 5], np.int32)
+        made.append(
+            Call(call_id=f"c{seq:04d}", run_id="r", session_id="s", seq=seq, messages=json.dumps(histories[agent]),
+                 response=json.dumps(reply), prompt_ids=ids[agent], output_ids=output)
+        )  # fmt: skip
+        ids[agent] = np.concatenate((ids[agent], output, np.array([7], np.int32)))
+        histories[agent] = [*histories[agent], reply, {"role": "user", "content": f"more {seq}"}]
+    return made
+
+
+def work(run: Callable[[], object]) -> int:
+    """How many calls the interpreter makes, of Python's own functions too: the same on every machine."""
+    count = 0
+
+    def seen(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("agents", [1, 6])
+def test_the_tree_takes_time_linear_in_the_calls(agents: int) -> None:
+    short, long = long_session(100, agents), long_session(400, agents)
+    assert [node.parent for node in build(long).nodes] == [None] * agents + list(range(400 - agents))
+    assert work(lambda: build(long)) < 4.5 * work(lambda: build(short))
+
+
+@pytest.mark.parametrize("agents", [1, 6])
+def test_deltas_take_time_linear_in_the_calls(agents: int) -> None:
+    def encode(calls: list[Call]) -> None:
+        chain = Chain()
+        for call in calls:
+            chain.add(call)
+
+    assert work(lambda: encode(long_session(400, agents))) < 4.5 * work(lambda: encode(long_session(100, agents)))
