@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 from forge.adapters.trainers.base import Arguments, Options
 from forge.adapters.trainers.files import write_lines
 from forge.adapters.trainers.rows import Needs, Row
-from forge.adapters.trainers.texts import Unfit, conversation
+from forge.adapters.trainers.texts import Message, lines
 
 
 class Messages:
@@ -23,25 +23,19 @@ class Messages:
 
     def write(self, rows: Iterable[Row], path: Path, options: Options) -> Counter[str]:
         left: Counter[str] = Counter()
-        write_lines(path, _lines(rows, options, left))
+        write_lines(path, lines(rows, _line, Arguments.STRING, options.media, left))
         return left
 
 
-def _lines(rows: Iterable[Row], options: Options, left: Counter[str]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        try:
-            messages, tools = conversation(row, Arguments.STRING, options.media)
-        except Unfit as error:
-            left[error.reason] += 1
-            continue
-        sample = row.sample
-        components = msgspec.json.decode(sample.reward_components) if sample.reward_components else None
-        yield {
-            "messages": messages,
-            "tools": tools,
-            "reward": sample.reward,
-            "reward_components": components,
-            "reward_status": sample.reward_status,
-            "finish_reason": sample.finish_reason,
-            **row.place(),
-        }
+def _line(row: Row, messages: list[Message], tools: list[Any] | None) -> dict[str, Any]:
+    sample = row.sample
+    components = msgspec.json.decode(sample.reward_components) if sample.reward_components else None
+    return {
+        "messages": messages,
+        "tools": tools,
+        "reward": sample.reward,
+        "reward_components": components,
+        "reward_status": sample.reward_status,
+        "finish_reason": sample.finish_reason,
+        **row.place(),
+    }

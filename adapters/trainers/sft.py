@@ -7,7 +7,7 @@ Text is not what the policy saw: the trainer's own template and tokenizer make o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from urllib.request import url2pathname
 from forge.adapters.trainers.base import Options
 from forge.adapters.trainers.files import write_lines
 from forge.adapters.trainers.rows import Needs, Row
-from forge.adapters.trainers.texts import Message, Unfit, conversation
+from forge.adapters.trainers.texts import Message, lines
 
 
 class Sft:
@@ -30,19 +30,13 @@ class Sft:
 
     def write(self, rows: Iterable[Row], path: Path, options: Options) -> Counter[str]:
         left: Counter[str] = Counter()
-        write_lines(path, _lines(rows, options, left))
+        write_lines(path, lines(rows, _line, options.arguments, options.media, left))
         return left
 
 
-def _lines(rows: Iterable[Row], options: Options, left: Counter[str]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        try:
-            messages, tools = conversation(row, options.arguments, options.media)
-        except Unfit as error:
-            left[error.reason] += 1
-            continue
-        line = {"messages": messages, **({"tools": tools} if tools else {}), **_images(messages)}
-        yield {**line, "reward": row.sample.reward, **row.place()}
+def _line(row: Row, messages: list[Message], tools: list[Any] | None) -> dict[str, Any]:
+    line = {"messages": messages, **({"tools": tools} if tools else {}), **_images(messages)}
+    return {**line, "reward": row.sample.reward, **row.place()}
 
 
 def _images(messages: list[Message]) -> dict[str, list[str]]:

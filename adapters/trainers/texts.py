@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -29,6 +31,20 @@ def conversation(row: Row, arguments: Arguments, media: MediaStore) -> tuple[lis
         raise Unfit(Left.NO_MESSAGES)
     tools = msgspec.json.decode(row.sample.tools, type=list[Any]) if row.sample.tools else None
     return [_message(message, arguments) for message in messages], tools
+
+
+def lines(
+    rows: Iterable[Row], line: Callable[[Row, list[Message], list[Any] | None], Message], arguments: Arguments,
+    media: MediaStore, left: Counter[str],
+) -> Iterator[Message]:  # fmt: skip
+    """What ``line`` makes of each row's conversation; rows that cannot be told are counted in ``left``."""
+    for row in rows:
+        try:
+            messages, tools = conversation(row, arguments, media)
+        except Unfit as error:
+            left[error.reason] += 1
+            continue
+        yield line(row, messages, tools)
 
 
 def _message(message: Message, arguments: Arguments) -> Message:

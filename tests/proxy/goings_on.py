@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
-from tests.proxy.serving import WAIT_S, Serving, events
-from tests.script import Gate
+from tests.engine import ScriptedEngine, Turn
+from tests.proxy.serving import WAIT_S, Serving, events, serving
+from tests.script import Gate, Served
 
 Json = dict[str, Any]
 TOOL = {"type": "object", "properties": {"cmd": {"type": "string"}}}
@@ -68,6 +70,32 @@ async def given_up(
     s.engine.gate.open()
     async with asyncio.timeout(WAIT_S):
         return await call
+
+
+async def uncut(tmp: Path, engine: ScriptedEngine, dialect: str, *, stream: bool, turn: Turn, **members: Any) -> Json:
+    """What a client has where nothing is given up."""
+    async with serving(tmp / "uncut", engine) as s:
+        s.engine.script(turn)
+        status, text = await say(s, dialect, stream=stream, **members)
+        assert status == 200, text
+        return told(dialect, text)
+
+
+async def cut_everywhere(
+    s: Serving, dialect: str, *, stream: bool, turn: Turn, step: int, unbroken: Json
+) -> list[list[Served]]:
+    """Gives the same answer up after every ``step`` chunks until it ends before it can be; what the engine served of
+    each. The client has the same every time."""
+    served = list[list[Served]]()
+    while len(s.engine.served) != 1 or not served:
+        s.engine.turns.clear()
+        s.engine.script(turn)
+        cut = len(served)
+        status, text = await given_up(s, dialect, stream=stream, after=cut * step + 1, since=cut)
+        assert (status, told(dialect, text)) == (200, unbroken), cut
+        served.append(list(s.engine.served))
+    assert [len(parts) for parts in served] == [2] * (len(served) - 1) + [1]
+    return served
 
 
 def told(dialect: str, text: str) -> Json:

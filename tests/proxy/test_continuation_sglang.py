@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.engine import Turn
-from tests.proxy.goings_on import BODIES, given_up, say, told
+from tests.proxy.goings_on import BODIES, cut_everywhere, given_up, told, uncut
 from tests.proxy.serving import calls, serving
 from tests.proxy.test_continuation_vllm import EITHER, RAW, TURN, WHOLE, checked, turn
-from tests.script import EOS, Served
+from tests.script import EOS
 from tests.sglang import SglangEngine
-
-
-async def uncut(tmp: Path, dialect: str, *, stream: bool, turn: Turn, **members: Any) -> dict[str, Any]:
-    async with serving(tmp / "uncut", SglangEngine()) as s:
-        s.engine.script(turn)
-        status, text = await say(s, dialect, stream=stream, **members)
-        assert status == 200, text
-        return told(dialect, text)
 
 
 @EITHER
@@ -30,26 +20,19 @@ async def test_wherever_it_is_cut_the_client_has_what_it_would_have_had(
     tmp_path: Path, dialect: str, stream: bool
 ) -> None:
     """Field cases 172, 175."""
-    unbroken = await uncut(tmp_path, dialect, stream=stream, turn=turn(dialect))
-    engine, served = SglangEngine(), list[list[Served]]()
+    unbroken = await uncut(tmp_path, SglangEngine(), dialect, stream=stream, turn=turn(dialect))
+    engine = SglangEngine()
     step = 1 if (dialect, stream) == ("chat", True) else 4
     async with serving(tmp_path, engine) as s:
-        while len(engine.served) != 1 or not served:
-            engine.turns.clear()
-            engine.script(turn(dialect))
-            cut = len(served)
-            status, text = await given_up(s, dialect, stream=stream, after=cut * step + 1, since=cut)
-            assert (status, told(dialect, text)) == (200, unbroken), cut
-            served.append(list(engine.served))
+        served = await cut_everywhere(s, dialect, stream=stream, turn=turn(dialect), step=step, unbroken=unbroken)
         rows = calls(s.data)
     for row, parts in zip(rows, served, strict=True):
         checked(engine, row, parts, WHOLE if dialect != "completions" else f"one two three four{EOS}")
-    assert [len(parts) for parts in served] == [2] * (len(served) - 1) + [1]
 
 
 @EITHER
 async def test_it_goes_on_however_often_it_is_given_up(tmp_path: Path, stream: bool) -> None:
-    unbroken = await uncut(tmp_path, "chat", stream=stream, turn=TURN)
+    unbroken = await uncut(tmp_path, SglangEngine(), "chat", stream=stream, turn=TURN)
     async with serving(tmp_path, SglangEngine()) as s:
         s.engine.script(TURN)
         status, text = await given_up(s, "chat", stream=stream, after=3, times=3)
@@ -62,7 +45,7 @@ async def test_it_goes_on_however_often_it_is_given_up(tmp_path: Path, stream: b
 @EITHER
 @pytest.mark.parametrize("stop", ["three", "wo thr"])
 async def test_a_stop_string_ends_it_where_it_would_have(tmp_path: Path, stream: bool, stop: str) -> None:
-    unbroken = await uncut(tmp_path, "chat", stream=stream, turn=RAW, stop=stop, tools=None)
+    unbroken = await uncut(tmp_path, SglangEngine(), "chat", stream=stream, turn=RAW, stop=stop, tools=None)
     async with serving(tmp_path, SglangEngine()) as s:
         s.engine.script(RAW)
         status, text = await given_up(s, "chat", stream=stream, after=2, stop=stop, tools=None)

@@ -10,7 +10,7 @@ import pytest
 
 from forge.storage.records import Call
 from tests.engine import Turn
-from tests.proxy.goings_on import BODIES, given_up, say, told
+from tests.proxy.goings_on import BODIES, cut_everywhere, given_up, told, uncut
 from tests.proxy.serving import calls, serving
 from tests.scale_out import DERENDER, GENERATE, RENDER, ScaleOutEngine
 from tests.script import EOS, Served
@@ -25,14 +25,6 @@ EITHER = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"
 
 def turn(dialect: str) -> Turn:
     return RAW if dialect == "completions" else TURN
-
-
-async def uncut(tmp: Path, dialect: str, *, stream: bool, turn: Turn, **members: Any) -> dict[str, Any]:
-    async with serving(tmp / "uncut", ScaleOutEngine()) as s:
-        s.engine.script(turn)
-        status, text = await say(s, dialect, stream=stream, **members)
-        assert status == 200, text
-        return told(dialect, text)
 
 
 def checked(engine: ScaleOutEngine, row: Call, served: list[Served], whole: str) -> None:
@@ -52,18 +44,12 @@ async def test_wherever_it_is_cut_the_client_has_what_it_would_have_had(
     tmp_path: Path, dialect: str, stream: bool
 ) -> None:
     """Field cases 172, 175: in thoughts, in text, within a call of a tool; and log probs and usage with it."""
-    unbroken = await uncut(tmp_path, dialect, stream=stream, turn=turn(dialect))
+    unbroken = await uncut(tmp_path, ScaleOutEngine(), dialect, stream=stream, turn=turn(dialect))
     whole = f"{SAID}{EOS}" if dialect == "completions" else WHOLE
-    engine, served = ScaleOutEngine(), list[list[Served]]()
+    engine = ScaleOutEngine()
     step = 1 if (dialect, stream) == ("chat", True) else 3
     async with serving(tmp_path, engine) as s:
-        while len(engine.served) != 1 or not served:
-            engine.turns.clear()
-            engine.script(turn(dialect))
-            cut = len(served)
-            status, text = await given_up(s, dialect, stream=stream, after=cut * step + 1, since=cut)
-            assert (status, told(dialect, text)) == (200, unbroken), cut
-            served.append(list(engine.served))
+        served = await cut_everywhere(s, dialect, stream=stream, turn=turn(dialect), step=step, unbroken=unbroken)
         asked = [path for path in engine.probes if path in (RENDER, GENERATE, DERENDER)]
         assert dialect == "completions" or asked[-3:] == [RENDER, GENERATE, DERENDER]
         rows = calls(s.data)
@@ -74,14 +60,13 @@ async def test_wherever_it_is_cut_the_client_has_what_it_would_have_had(
             spans = [[cut, 0, before]] * bool(before) + [[cut + 1, before, len(row.output_ids)]]
             assert json.loads(row.version_spans or "") == spans
             assert (row.policy_version_start, row.policy_version_end) == (cut, cut + 1)
-    assert [len(parts) for parts in served] == [2] * (len(served) - 1) + [1]
 
 
 @EITHER
 @pytest.mark.parametrize("dialect", BODIES)
 async def test_it_goes_on_however_often_it_is_given_up(tmp_path: Path, dialect: str, stream: bool) -> None:
     said = Turn(LONG) if dialect == "completions" else TURN
-    unbroken = await uncut(tmp_path, dialect, stream=stream, turn=said)
+    unbroken = await uncut(tmp_path, ScaleOutEngine(), dialect, stream=stream, turn=said)
     async with serving(tmp_path, ScaleOutEngine()) as s:
         s.engine.script(said)
         status, text = await given_up(s, dialect, stream=stream, after=2, times=3)
@@ -99,7 +84,7 @@ async def test_a_stop_string_ends_it_where_it_would_have(
     tmp_path: Path, dialect: str, stream: bool, after: int, stop: Any
 ) -> None:
     """Field case 149: also one that begins before the cut, which the engine cannot see; text is held back for it."""
-    unbroken = await uncut(tmp_path, dialect, stream=stream, turn=RAW, stop=stop, tools=None)
+    unbroken = await uncut(tmp_path, ScaleOutEngine(), dialect, stream=stream, turn=RAW, stop=stop, tools=None)
     async with serving(tmp_path, ScaleOutEngine()) as s:
         s.engine.script(RAW)
         status, text = await given_up(s, dialect, stream=stream, after=after, stop=stop, tools=None)
@@ -119,7 +104,7 @@ async def test_the_limit_counts_down(tmp_path: Path, dialect: str, stream: bool)
         limit = {"generationConfig": {"maxOutputTokens": 4}}
     if dialect == "messages":
         limit |= {"thinking": {"type": "disabled"}}
-    unbroken = await uncut(tmp_path, dialect, stream=stream, turn=RAW, **limit)
+    unbroken = await uncut(tmp_path, ScaleOutEngine(), dialect, stream=stream, turn=RAW, **limit)
     async with serving(tmp_path, ScaleOutEngine()) as s:
         s.engine.script(RAW)
         status, text = await given_up(s, dialect, stream=stream, after=2, **limit)
