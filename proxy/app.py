@@ -26,6 +26,7 @@ from forge.proxy.recording.decoding import decoder_process
 from forge.proxy.recording.recorder import Recorder
 from forge.proxy.serving import Serving, control_token
 from forge.proxy.sessions.archive import Archive
+from forge.proxy.sessions.histories import Histories
 from forge.proxy.sessions.history import Shared
 from forge.proxy.sessions.registry import Registry
 from forge.proxy.sessions.restore import Memory, remember
@@ -132,6 +133,7 @@ async def compose(
         registry=registry,
         vitals=Vitals(config, recorder, registry),
         shared=Shared(),
+        histories=Histories(),
         pool=pool or Pool(),
         client=client,
     )

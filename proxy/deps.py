@@ -12,6 +12,7 @@ from forge.proxy.door.keys import Keys
 from forge.proxy.ids import IdSource
 from forge.proxy.metrics import Metrics
 from forge.proxy.recording.recorder import Recorder
+from forge.proxy.sessions.histories import Histories
 from forge.proxy.sessions.history import Shared
 from forge.proxy.sessions.registry import Registry
 from forge.proxy.sessions.spec import Policy
@@ -53,6 +54,7 @@ class Deps:
     registry: Registry
     vitals: Vitals
     shared: Shared
+    histories: Histories
     pool: Pool
     client: EngineClient
     metrics: Metrics = field(default_factory=Metrics)

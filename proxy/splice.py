@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -34,41 +34,43 @@ _NOTHING: Final = re.compile(rb'\{(?:"\w+":null,?)*\}')
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
-class Body(bytes):
-    """A document of which many ask for the members: they are read once."""
-
-    _said: object = None
-    """What ``turns`` found out about it."""
-
-    @cached_property
-    def members(self) -> dict[str, Raw]:
-        return _members.decode(self)
-
-    def forget(self) -> None:
-        """Everybody has asked. The members refer to the body: together they would stay until cycles are looked for."""
-        self.__dict__.clear()
-
-
 def members(document: bytes) -> dict[str, Raw]:
     """The top level's members, of duplicates the last. Raises one of ``UNREADABLE`` if it is no JSON object."""
-    return document.members if isinstance(document, Body) else _members.decode(document)
+    return _members.decode(document)
 
 
 def append(document: bytes, added: Mapping[str, bytes]) -> bytes:
     """``added`` at the end of a JSON object's top level."""
-    if not added:
-        return document
-    end = document.rindex(b"}")
-    before = document[:end].rstrip(_BLANK)
+    return document[: document.rindex(b"}")] + addition(document, added) if added else document
+
+
+def addition(document: bytes, added: Mapping[str, bytes]) -> bytes:
+    """What then stands from the object's end on."""
+    end = last = document.rindex(b"}")
+    while document.startswith(_BLANKS, last - 1):
+        last -= 1
+    comma = b"" if document.startswith(b"{", last - 1) else b","
     text = b",".join(msgspec.json.encode(name) + b":" + value for name, value in added.items())
-    comma = b"" if before.endswith(b"{") else b","
-    return b"".join((document[:end], comma, text, document[end:]))
+    return comma + text + document[end:]
 
 
 def rebuild(parts: Mapping[str, bytes | Raw]) -> bytes:
     """A JSON object of these members, each value's bytes as given."""
     text = b",".join(msgspec.json.encode(name) + b":" + bytes(value) for name, value in parts.items())
     return b"{" + text + b"}"
+
+
+def around(parts: Mapping[str, bytes | Raw], name: str | None) -> tuple[bytes, bytes]:
+    """What stands before a member's value in the object of these members, and behind it; without one all and
+    nothing."""
+    if name is None:
+        return rebuild(parts), b""
+    names = list(parts)
+    at = names.index(name)
+    before = rebuild({each: parts[each] for each in names[:at]})[:-1] + (b"," if at else b"")
+    after = rebuild({each: parts[each] for each in names[at + 1 :]})[1:]
+    comma = b"," if names[at + 1 :] else b""
+    return before + msgspec.json.encode(name) + b":", comma + after
 
 
 class Shared(NamedTuple):
@@ -81,15 +83,6 @@ class Shared(NamedTuple):
     def rest(self, other: bytes) -> tuple[bytes, bytes]:
         """What stands before it in the other document, and behind it."""
         return other[: self.at], other[self.at + self.stop - self.start :]
-
-
-def shared(document: bytes, value: Raw, other: bytes, name: str) -> Shared | None:
-    """A member's value, a view into the document, as it stands in one that ``rebuild`` made of the same members."""
-    start, size = _address(value) - _address(document), memoryview(value).nbytes
-    key = msgspec.json.encode(name) + b":"
-    at = other.find(key) + len(key)
-    held = 0 <= start <= len(document) - size and other.startswith(document[start : start + size], at)
-    return Shared(start, start + size, at) if held else None
 
 
 class FoundChoice(msgspec.Struct):
@@ -275,6 +268,11 @@ def _removed(document: bytes, spans: list[_Span]) -> bytes:
 
 
 _start: Final = itemgetter(0)
+
+
+def place_of(value: Raw, document: bytes) -> int:
+    """Where the value, a view into the document, stands in it."""
+    return _address(value) - _address(document)
 
 
 def _address(view: bytes | Raw) -> int:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 MARK: Final = b"forge-media:"
+MEDIA_SIGNS: Final = (b";base64,", b'data"')
+"""One of them stands in every text with a piece."""
 _REFERENCE: Final = re.compile(rb"forge-media:(~*)((sha256(?:-url)?):([0-9a-f]{64}))")
 _PIECE: Final = re.compile(rb'"(data|url|image_url|file_data)"[ \t\r\n]*:[ \t\r\n]*"(data:[^",\\]{0,256};base64,)?')
 _DATA_URL: Final = re.compile(rb'data:[^",\\]{0,256};base64,forge-media:sha256(?:-url)?:([0-9a-f]{64})')
@@ -45,7 +47,7 @@ class Content(NamedTuple):
 
 def shows_media(body: bytes) -> bool:
     """Whether there can be any piece: a glance, for the many requests without one."""
-    return b";base64," in body or b'data"' in body
+    return any(sign in body for sign in MEDIA_SIGNS)
 
 
 def pieces(body: bytes) -> Iterator[Piece]:

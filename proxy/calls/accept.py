@@ -10,7 +10,6 @@ import asyncio
 from typing import Final
 
 from aiohttp import web
-from msgspec import Raw
 
 from forge.proxy.calls.arrival import Arrival
 from forge.proxy.calls.asking import Asking
@@ -19,7 +18,7 @@ from forge.proxy.calls.continuation import ABORT_WORD
 from forge.proxy.calls.stop import clean_stop
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
-from forge.proxy.dialects.base import Outgoing, Overrides
+from forge.proxy.dialects.base import BadRequest, Outgoing, Overrides
 from forge.proxy.door.refusal import Refused
 from forge.proxy.door.routes import Route
 from forge.proxy.engines import ENGINES, read
@@ -31,16 +30,17 @@ from forge.proxy.sessions.kinds import called_subagent
 from forge.proxy.sessions.live import Live
 from forge.proxy.sessions.reasoning import keep
 from forge.proxy.sessions.spec import HistoryMode
-from forge.proxy.sessions.turns import Mark, Remembered, said
-from forge.proxy.splice import UNREADABLE, Body, members
+from forge.proxy.sessions.turns import SIGNS, Asked
+from forge.proxy.splice import UNREADABLE
 from forge.proxy.upstreams.pool import Replica
+from forge.storage import media_text
 from forge.storage.frames import Close
 from forge.storage.media import Taken
-from forge.storage.media_text import MARK, escaped, shows_media
+from forge.storage.media_text import escaped
 from forge.storage.records import CallStatus
 
-SIGN_MIN: Final = len('"data:1"')
-"""No shorter value can hold media."""
+MEDIA: Final = sum(SIGNS[sign] for sign in (media_text.MARK, *media_text.MEDIA_SIGNS))
+"""Signs of media in a turn, and of what reads like a reference to some."""
 DEFAULT_ENGINE: Final = "vllm"
 """How a request is read while no policy server is known."""
 
@@ -48,10 +48,14 @@ DEFAULT_ENGINE: Final = "vllm"
 async def accept(
     deps: Deps, request: web.BaseRequest, where: Route, body: bytes, live: Live | None, rule: str
 ) -> web.StreamResponse:
-    """Serves the call. ``live`` is None for a request without a key of ours."""
+    """Serves the call. ``live`` is None for a request without a key of ours. Raises ``BadRequest``."""
     dialect = DIALECTS[where.dialect]
-    body = Body(body)
-    taken = await _take(deps, body)
+    try:
+        asked = deps.histories.read(live.id if live is not None else "", body)
+    except UNREADABLE as failure:
+        raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
+    seen = fingerprint(asked)
+    taken = await _take(deps, asked) if shows_media(asked) else Taken(body, whole=True)
     replica = await _choose(deps, live)
     began_us = deps.recorder.now()
     if deps.draining:
@@ -62,10 +66,8 @@ async def accept(
     alike = replica or deps.pool.first()
     engine = alike.engine if alike else ENGINES[DEFAULT_ENGINE]
     overrides = _overrides(deps, live, replica)
-    outgoing = dialect.request(body, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
+    outgoing = dialect.request(asked, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
     said = signs(request.headers, outgoing.hints)
-    seen = fingerprint(body)
-    body.forget()
     if live is None:
         live, rule = _implicit(deps, said, seen)
     budget = live.spent()
@@ -81,38 +83,20 @@ async def accept(
     return await _serve(deps, arrival, place)
 
 
-async def _take(deps: Deps, body: bytes) -> Taken:
+async def _take(deps: Deps, asked: Asked) -> Taken:
     """The request's media are stored: before there is a call, which is accepted without waiting."""
-    if not _refers(body):
-        return Taken(body, whole=True)
-    if not shows_media(body):
-        return Taken(escaped(body))
-    return await asyncio.to_thread(deps.media.take, body)
+    if not media_text.shows_media(asked.body):
+        return Taken(escaped(asked.body))
+    return await asyncio.to_thread(deps.media.take, asked.body)
 
 
-def _refers(body: bytes) -> bool:
-    """Whether media, or what reads like a reference to some, can be in it; of a turn that came before it is known."""
-    try:
-        name, turns = said(body)
-        rest = [value for member, value in members(body).items() if member != name or not turns.raws]
-    except UNREADABLE:
-        return True
-    for raw, mark in zip(*turns, strict=True):
-        if _signs(raw, mark):
-            return True
-    return any(_shown(text) for value in rest if len(text := bytes(value)) >= SIGN_MIN)
-
-
-def _signs(raw: Raw, mark: Mark) -> bool:
-    found = _known.get(mark)
-    return _known.keep(mark, _shown(bytes(raw))) if found is None else found
-
-
-def _shown(text: bytes) -> bool:
-    return MARK in text or shows_media(text)
-
-
-_known: Final = Remembered[bool]()
+def shows_media(asked: Asked) -> bool:
+    """Whether media, or what reads like a reference to some, can be in it; of what came before it is known."""
+    around = asked.around
+    if around.media is None:
+        texts = [bytes(value) for value in around.small.values()]
+        around.media = any(media_text.MARK in text or media_text.shows_media(text) for text in texts)
+    return around.media or bool(asked.signs & MEDIA)
 
 
 async def _choose(deps: Deps, live: Live | None) -> Replica | None:

@@ -14,18 +14,24 @@ from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.base import BadRequest
+from forge.proxy.sessions.turns import Asked, Request, asked_of
 
 NULL: Final = Raw(b"null")
 STREAMS: Final = frozenset({b"true", b"1", b"1.0", b"t", b"y", b"yes", b"on"})
 """What pydantic reads as true, as a word or in quotes."""
 
 
-def members_of(body: bytes) -> dict[str, Raw]:
-    """The request's members. Raises ``BadRequest``."""
+def read_object(request: Request) -> Asked:
+    """Raises ``BadRequest``."""
     try:
-        return splice.members(body)
+        return asked_of(request)
     except splice.UNREADABLE as failure:
         raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
+
+
+def members_of(request: Request) -> dict[str, Raw]:
+    """The request's members. Raises ``BadRequest``."""
+    return read_object(request).members
 
 
 def wants_stream(asked: Mapping[str, bytes | Raw]) -> bool:

@@ -7,11 +7,14 @@ the harness's. It holds no sockets: the server feeds it bytes and sends what it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from forge.proxy.engines.base import Ask, Engine
+from forge.proxy.sessions.turns import Request
 from forge.proxy.splice import Shared
 
 CHAT_PATH: Final = "/v1/chat/completions"
@@ -52,8 +55,7 @@ class Target:
 NO_TARGET: Final = Target()
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(msgspec.Struct, frozen=True):
     """What the session lays over a request."""
 
     sampling: Mapping[str, Any] | None = None
@@ -68,8 +70,7 @@ class Overrides:
     """Output tokens that the engine has refused this session beside its prompt, which only grows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """A request made ready for the engine."""
 
     body: bytes
@@ -84,7 +85,7 @@ class Outgoing:
     sampling_sent: str | None
     edits: str | None
     """JSON array of recorded edits: {"edit": name, ...}."""
-    hints: Mapping[str, Any] = field(default_factory=dict)
+    hints: Mapping[str, Any] = {}
     """Body fields that attribution and kinds look at: prompt_cache_key, metadata, client_metadata, tools count,
     first user text... Small values only."""
     context: Any = None
@@ -140,7 +141,7 @@ class Dialect(Protocol):
     up on an error event."""
 
     def request(
-        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+        self, body: Request, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
         """Raises ``BadRequest``."""
 

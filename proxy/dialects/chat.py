@@ -16,30 +16,31 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
-from forge.proxy.dialects.asked import wants_stream
+from forge.proxy.dialects.asked import read_object, wants_stream
 from forge.proxy.dialects.base import (
     BROKEN_OFF,
     NO_TARGET,
     UNREADABLE_ANSWER,
     Answer,
-    BadRequest,
     Hold,
     Outgoing,
     Overrides,
     Piece,
     Target,
 )
-from forge.proxy.dialects.chat_history import fit
-from forge.proxy.dialects.hints import chat_hints
+from forge.proxy.dialects.chat_history import fit, looked_for
+from forge.proxy.dialects.hints import member_hints, turn_hints
 from forge.proxy.dialects.overlay import collected, decode_member, overlay, sampling
 from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Ask, Cut, Engine
 from forge.proxy.engines.unstreamed import as_stream
-from forge.proxy.sessions.turns import said
+from forge.proxy.sessions.turns import Asked, Request
 from forge.proxy.splice import Shared
 from forge.proxy.sse import Event, EventTooLarge, Splitter
 
 DONE: Final = b"[DONE]"
+PLANS: Final = 4
+"""Remembered of what stands around a history: its session's overrides may change, and policy servers differ."""
 
 
 class Chat:
@@ -49,13 +50,10 @@ class Chat:
     passes_break: bool = True
 
     def request(
-        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+        self, body: Request, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
-        try:
-            asked = splice.members(body)
-        except splice.UNREADABLE as failure:
-            raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
-        return prepare(body, asked, engine=engine, overrides=overrides, stream=wants_stream(asked))
+        asked = read_object(body)
+        return prepare(asked, engine=engine, overrides=overrides, stream=wants_stream(asked.around.small))
 
     def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:
         return StreamAnswer(outgoing) if outgoing.stream else WholeAnswer(outgoing)
@@ -74,59 +72,101 @@ def error_body(*, code: str, message: str, param: str | None = None) -> bytes:
     return msgspec.json.encode({"error": {"message": message, "type": code, "param": param, "code": code}})
 
 
+class Plan(msgspec.Struct):
+    """What becomes of a request, but for its history: the same for all that have the same around theirs."""
+
+    engine: Engine
+    overrides: Overrides
+    stream: bool
+    looked_for: int
+    """Signs of a history that may have to be edited."""
+    before: bytes
+    """What is sent before the part of the request that stays, and behind it."""
+    after: bytes
+    closing: int
+    """How far from its end that part ends, where it begins with the request; 0: it is the history, or nothing."""
+    ask: Ask
+    edits: list[dict[str, Any]]
+    model: str | None
+    sampling_asked: str | None
+    sampling_sent: str | None
+    choices: int
+
+
 def prepare(
-    body: bytes,
-    asked: Mapping[str, bytes | Raw],
-    *,
-    engine: Engine,
-    overrides: Overrides,
-    stream: bool,
-    notices: Sequence[Mapping[str, Any]] = (),
+    asked: Asked, *, engine: Engine, overrides: Overrides, stream: bool, notices: Sequence[Mapping[str, Any]] = ()
 ) -> Outgoing:
     """A chat request made ready for the engine: the session's edits, then what we ask for ourselves. ``notices``
-    are the edits already made."""
-    over = overlay(asked, overrides)
-    changes = dict(over.changes)
-    messages = said(body).turns
-    fitted = fit(messages, engine.wire)
+    are the edits already made. Raises ``BadRequest``."""
+    body, around = asked.body, asked.around
+    plan = next((plan for plan in around.plans if _fits(plan, engine, overrides, stream)), None)
+    if plan is None:
+        plan = _plan(asked, engine, overrides, stream)
+        around.plans = [plan, *around.plans[: PLANS - 1]]
+    edits = [*notices, *plan.edits]
+    fitted = fit(asked.turns, engine.wire) if asked.signs & plan.looked_for else None
+    shared: Shared | None = None
     if fitted is not None:
-        changes["messages"] = fitted[0]
-    sent = _changed(asked, changes)
-    ask = engine.ask(sent, stream=stream, collect=collected(overrides))
-    added = {name: value for name, value in changes.items() if value is not None} | dict(ask.members)
-    shared: Shared | None
-    if any(name in asked for name in [*changes, *ask.members]):
-        out = splice.rebuild({**sent, **ask.members})
-        shared = _shared(body, sent, out)
+        plan, edits = _plan(asked, engine, overrides, stream, rewritten=True), [*notices, *fitted[1], *plan.edits]
+        out = b"".join((plan.before, fitted[0], plan.after))
+    elif not plan.after:
+        out = plan.before or body
     else:
-        out = splice.append(body, added)
-        shared = Shared(0, body.rindex(b"}"), 0)
-    if "model" in over.changes and "model" in asked:
-        own = bytes(asked["model"])
-        ask = replace(ask, cuts=(*ask.cuts, Cut(b"model", own, own)))
-    edits = [*notices, *(fitted[1] if fitted is not None else ()), *over.edits]
-    model = decode_member(asked, "model")
-    asked_for = sampling(asked)
+        start, stop = (0, len(body) - plan.closing) if plan.closing else (asked.start, asked.end)
+        out = b"".join((plan.before, memoryview(body)[start:stop], plan.after))
+        shared = Shared(start, stop, len(plan.before))
+    if around.hints is None:
+        around.hints = member_hints(around.small)
     return Outgoing(
         body=out,
         edited=out is not body,
         stream=stream,
-        ask=ask,
-        model_requested=model if isinstance(model, str) else None,
-        sampling_asked=asked_for,
-        sampling_sent=sampling(sent) if changes else asked_for,
+        ask=plan.ask,
+        model_requested=plan.model,
+        sampling_asked=plan.sampling_asked,
+        sampling_sent=plan.sampling_sent,
         edits=msgspec.json.encode(edits).decode() if edits else None,
-        hints=chat_hints(asked, messages.raws),
+        hints=around.hints | turn_hints(asked.turns),
         shared=shared,
-        choices=_choice_count(sent),
+        choices=plan.choices,
     )
 
 
-def _shared(body: bytes, sent: Mapping[str, bytes | Raw], out: bytes) -> Shared | None:
-    """The longest of the harness's own values."""
-    own = {name: value for name, value in sent.items() if isinstance(value, Raw)}
-    name = max(own, key=lambda name: memoryview(own[name]).nbytes, default=None)
-    return splice.shared(body, own[name], out, name) if name is not None else None
+def _fits(plan: Plan, engine: Engine, overrides: Overrides, stream: bool) -> bool:
+    return plan.engine is engine and plan.stream is stream and plan.overrides == overrides
+
+
+def _plan(asked: Asked, engine: Engine, overrides: Overrides, stream: bool, *, rewritten: bool = False) -> Plan:
+    """``rewritten``: another history will stand in the place of the request's own."""
+    given = asked.around.small
+    over = overlay(given, overrides)
+    sent = _changed(given, over.changes)
+    ask = engine.ask(sent, stream=stream, collect=collected(overrides))
+    own = given.get("model")
+    if "model" in over.changes and own is not None:
+        ask = replace(ask, cuts=(*ask.cuts, Cut(b"model", bytes(own), bytes(own))))
+    before, after, closing = b"", b"", 0
+    if rewritten or any(name in given for name in (*over.changes, *ask.members)):
+        before, after = splice.around({**sent, **ask.members}, asked.around.name)
+    elif added := {name: value for name, value in over.changes.items() if value is not None} | dict(ask.members):
+        closing, after = len(asked.body) - asked.body.rindex(b"}"), splice.addition(asked.body, added)
+    model = decode_member(given, "model")
+    asked_for = sampling(given)
+    return Plan(
+        engine=engine,
+        overrides=overrides,
+        stream=stream,
+        looked_for=looked_for(engine.wire),
+        before=before,
+        after=after,
+        closing=closing,
+        ask=ask,
+        edits=over.edits,
+        model=model if isinstance(model, str) else None,
+        sampling_asked=asked_for,
+        sampling_sent=sampling(sent) if over.changes else asked_for,
+        choices=_choice_count(sent),
+    )
 
 
 def _changed(asked: Mapping[str, bytes | Raw], changes: Mapping[str, bytes | None]) -> dict[str, bytes | Raw]:

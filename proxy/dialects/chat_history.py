@@ -9,6 +9,7 @@ is not even read. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,13 +17,10 @@ from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.engines.base import Wire
-from forge.proxy.sessions.turns import Mark, Remembered, Turns
+from forge.proxy.sessions.turns import DEVELOPER, IMAGE, OLD_KEY, SIGNS, Turn
 
-DEVELOPER: Final = b'"developer"'
-IMAGE: Final = b'"image_url"'
 OLD_NAME: Final = "reasoning_content"
 NEW_NAME: Final = "reasoning"
-OLD_KEY: Final = b'"reasoning_content"'
 
 
 class _Head(msgspec.Struct):
@@ -36,36 +34,28 @@ class _Part(msgspec.Struct):
     type: Any = None
 
 
-_known: Final = Remembered[tuple[bytes, ...]]()
 _head: Final = msgspec.json.Decoder(_Head)
 _parts: Final = msgspec.json.Decoder(list[Raw])
 _part: Final = msgspec.json.Decoder(_Part)
 
 
-def fit(messages: Turns, wire: Wire) -> tuple[bytes, list[dict[str, Any]]] | None:
+def looked_for(wire: Wire) -> int:
+    """Bits of ``SIGNS``: without any of them in it, a history stays as it is."""
+    wanted = ((wire.developer_is_system, DEVELOPER), (wire.tool_text_only, IMAGE), (wire.reasoning, OLD_KEY))
+    return sum(SIGNS[sign] for is_wanted, sign in wanted if is_wanted)
+
+
+def fit(messages: Sequence[Turn], wire: Wire) -> tuple[bytes, list[dict[str, Any]]] | None:
     """The messages to send and the edits made; None where they stay as they are (what cannot be read stays so too:
     the engine says best what is wrong with it)."""
-    found = {sign for raw, mark in zip(*messages, strict=True) for sign in _signs(raw, mark)}
-    looked_for = ((wire.developer_is_system, DEVELOPER), (wire.tool_text_only, IMAGE), (wire.reasoning, OLD_KEY))
-    if not any(wanted and sign in found for wanted, sign in looked_for):
-        return None
     try:
         made = _Fitting(wire)
-        for place, raw in enumerate(messages.raws):
-            made.take(place, raw)
+        for place, turn in enumerate(messages):
+            made.take(place, turn.text)
         made.flush()
     except splice.UNREADABLE:
         return None
     return (b"[" + b",".join(made.out) + b"]", made.edits) if made.edits else None
-
-
-def _signs(raw: Raw, mark: Mark) -> tuple[bytes, ...]:
-    """What the message holds, perhaps in a text of its, of that which an edit looks for."""
-    found = _known.get(mark)
-    if found is None:
-        text = bytes(raw)
-        found = _known.keep(mark, tuple(sign for sign in (DEVELOPER, IMAGE, OLD_KEY) if sign in text))
-    return found
 
 
 class _Fitting:
@@ -76,7 +66,7 @@ class _Fitting:
         self._images: list[bytes] = []
         """Of the tool results just seen: they follow the last of them."""
 
-    def take(self, place: int, raw: Raw) -> None:
+    def take(self, place: int, raw: bytes) -> None:
         head = _head.decode(raw)
         if head.role != "tool":
             self.flush()
@@ -89,7 +79,7 @@ class _Fitting:
             self.out.append(_replaced(raw, **{NEW_NAME: msgspec.json.encode(head.reasoning_content)}))
             self.edits.append({"edit": "reasoning_name", "message": place, "asked": OLD_NAME, "sent": NEW_NAME})
         else:
-            self.out.append(bytes(raw))
+            self.out.append(raw)
 
     def flush(self) -> None:
         if self._images:
@@ -97,11 +87,11 @@ class _Fitting:
             self.out.append(b'{"role":"user","content":' + content + b"}")
             self._images = []
 
-    def _tool(self, place: int, raw: Raw, content: Raw) -> None:
+    def _tool(self, place: int, raw: bytes, content: Raw) -> None:
         parts = _parts.decode(content) if bytes(content).startswith(b"[") else []
         images = [bytes(part) for part in parts if _part.decode(part).type == "image_url"]
         if not images:
-            self.out.append(bytes(raw))
+            self.out.append(raw)
             return
         rest = [bytes(part) for part in parts if _part.decode(part).type != "image_url"]
         self.out.append(_replaced(raw, content=b"[" + b",".join(rest) + b"]" if rest else b'""'))
@@ -109,7 +99,7 @@ class _Fitting:
         self.edits.append({"edit": "moved_images", "message": place, "count": len(images)})
 
 
-def _replaced(raw: Raw, **members: bytes) -> bytes:
+def _replaced(raw: bytes, **members: bytes) -> bytes:
     """The message with these members' values; the others' bytes as they came."""
-    parts: dict[str, bytes | Raw] = dict(splice.members(bytes(raw)))
+    parts: dict[str, bytes | Raw] = dict(splice.members(raw))
     return splice.rebuild(parts | members)

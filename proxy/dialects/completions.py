@@ -9,18 +9,19 @@ to refuse, as without us.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from forge.proxy import splice
-from forge.proxy.dialects.asked import wants_stream
-from forge.proxy.dialects.base import COMPLETIONS_PATH, NO_TARGET, BadRequest, Outgoing, Overrides, Target
+from forge.proxy.dialects.asked import read_object, wants_stream
+from forge.proxy.dialects.base import COMPLETIONS_PATH, NO_TARGET, Outgoing, Overrides, Target
 from forge.proxy.dialects.chat import Chat, prepare
 from forge.proxy.dialects.overlay import LIMITS
 from forge.proxy.engines.base import Engine
+from forge.proxy.sessions.turns import Request
 
 DEFAULT_LIMIT: Final = b"16"
 """Tokens of an answer to a request that names no limit."""
@@ -31,20 +32,17 @@ class Completions(Chat):
     name: str = "completions"
 
     def request(
-        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+        self, body: Request, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
-        try:
-            asked = splice.members(body)
-        except splice.UNREADABLE as failure:
-            raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
+        asked = read_object(body)
+        given = asked.members
         outgoing = prepare(
-            body,
             asked,
             engine=engine,
-            overrides=_limits(asked, replace(overrides, context_len=None, unfit_limit=None)),
-            stream=wants_stream(asked),
+            overrides=_limits(given, replace(overrides, context_len=None, unfit_limit=None)),
+            stream=wants_stream(given),
         )
-        return replace(outgoing, choices=outgoing.choices * _prompt_count(asked), path=COMPLETIONS_PATH)
+        return replace(outgoing, choices=outgoing.choices * _prompt_count(given), path=COMPLETIONS_PATH)
 
 
 def _limits(asked: Mapping[str, Raw], overrides: Overrides) -> Overrides:

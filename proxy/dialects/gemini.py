@@ -6,8 +6,6 @@ non-obvious fact: whether a stream is one of events or one growing array stands 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 
 from forge.proxy import splice
@@ -20,6 +18,7 @@ from forge.proxy.dialects.gemini_framing import BLANK, Array, Events
 from forge.proxy.dialects.gemini_request import Translated, translate
 from forge.proxy.dialects.translated import Streamed, Whole
 from forge.proxy.engines.base import Engine
+from forge.proxy.sessions.turns import Request, asked_of
 
 
 class Gemini:
@@ -32,21 +31,20 @@ class Gemini:
         self.content_type_stream = framing.content_type
 
     def request(
-        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+        self, body: Request, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
         try:
-            translated = translate(body, target)
+            translated = translate(body if isinstance(body, bytes) else body.body, target)
         except RecursionError as failure:
             raise BadRequest("`contents` or a schema is nested too deeply to be read") from failure
         outgoing = prepare(
-            splice.rebuild(translated.members),
-            translated.members,
+            asked_of(splice.rebuild(translated.members)),
             engine=engine,
             overrides=overrides,
             stream=target.stream,
             notices=translated.notices,
         )
-        return replace(outgoing, edited=True, context=translated, shared=None)
+        return msgspec.structs.replace(outgoing, edited=True, context=translated, shared=None)
 
     def answer(self, outgoing: Outgoing, *, engine: Engine, call_id: str, created: int) -> Answer:
         translated: Translated = outgoing.context

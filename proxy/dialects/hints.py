@@ -5,7 +5,7 @@ Owns what is looked at, and that it is small; what follows from it is the sessio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.sessions.echo import STATE_MARKS
+from forge.proxy.sessions.turns import Turn
 
 FIELDS: Final = ("prompt_cache_key", "metadata", "client_metadata", "user", "session_id")
 TEXT_LEN: Final = 2000
@@ -38,13 +39,33 @@ _list: Final = msgspec.json.Decoder(list[Raw])
 _message: Final = msgspec.json.Decoder(_Message)
 
 
-def chat_hints(request: Mapping[str, bytes | Raw], messages: list[Raw]) -> dict[str, Any]:
+def chat_hints(request: Mapping[str, bytes | Raw], turns: Sequence[Turn]) -> dict[str, Any]:
     """``tools`` and ``messages`` are counts; ``first_user``, ``first_system`` and ``last_user`` are texts."""
-    hints = field_hints(request)
-    hints["tools"] = len(_items(request.get("tools")))
-    hints["messages"] = len(messages)
-    hints.update(_texts(messages))
-    return hints
+    return member_hints(request) | turn_hints(turns)
+
+
+def member_hints(request: Mapping[str, bytes | Raw]) -> dict[str, Any]:
+    """Those of what stands around the history."""
+    return field_hints(request) | {"tools": len(_items(request.get("tools")))}
+
+
+def turn_hints(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Those of the history: how long it is, the first user and system texts within the opening messages, and the user
+    text that asks for the answer."""
+    found: dict[str, Any] = {"messages": len(turns)}
+    for turn in turns[:OPENING]:
+        role, text = turn.said or _read(turn)
+        role = "system" if role == "developer" else role
+        if role in ("user", "system") and text:
+            found.setdefault(f"first_{role}", text)
+    for turn in turns[: -ENDING - 1 : -1]:
+        role, text = turn.said or _read(turn)
+        if role in ("assistant", "tool"):
+            break
+        if role == "user" and text and not text.startswith(STATE_MARKS):
+            found["last_user"] = text
+            break
+    return found
 
 
 def field_hints(request: Mapping[str, bytes | Raw]) -> dict[str, Any]:
@@ -67,31 +88,16 @@ def _items(value: bytes | Raw | None) -> list[Raw]:
         return []
 
 
-def _texts(messages: list[Raw]) -> dict[str, str]:
-    """The first user and system texts within the opening messages, and the user text that asks for the answer."""
-    found: dict[str, str] = {}
-    for raw in messages[:OPENING]:
-        role, text = _read(raw)
-        role = "system" if role == "developer" else role
-        if role in ("user", "system") and text:
-            found.setdefault(f"first_{role}", text)
-    for raw in messages[: -ENDING - 1 : -1]:
-        role, text = _read(raw)
-        if role in ("assistant", "tool"):
-            break
-        if role == "user" and text and not text.startswith(STATE_MARKS):
-            found["last_user"] = text
-            break
-    return found
-
-
-def _read(raw: Raw) -> tuple[str | None, str]:
+def _read(turn: Turn) -> tuple[str | None, str]:
     try:
-        message = _message.decode(raw)
+        message = _message.decode(turn.text)
     except splice.UNREADABLE:
-        return None, ""
+        turn.said = None, ""
+        return turn.said
     content = message.content
     if isinstance(content, list):
         content = "\n".join(part.text or "" for part in content)
     content = content or ""
-    return message.role, content if len(content) <= 2 * TEXT_LEN else f"{content[:TEXT_LEN]}\n{content[-TEXT_LEN:]}"
+    text = content if len(content) <= 2 * TEXT_LEN else f"{content[:TEXT_LEN]}\n{content[-TEXT_LEN:]}"
+    turn.said = message.role, text
+    return turn.said

@@ -16,6 +16,7 @@ from forge.proxy.dialects.messages_errors import engine_error_body, error_body, 
 from forge.proxy.dialects.messages_request import Translated, translate
 from forge.proxy.dialects.translated import Streamed, Whole, prepared
 from forge.proxy.engines.base import Engine
+from forge.proxy.sessions.turns import Request
 
 
 class Messages:
@@ -25,7 +26,7 @@ class Messages:
     passes_break: bool = True
 
     def request(
-        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+        self, body: Request, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
         return prepared(body, translate(body), engine=engine, overrides=overrides)
 

@@ -20,6 +20,7 @@ from forge.proxy.dialects.messages_input import History
 from forge.proxy.dialects.messages_parts import Content
 from forge.proxy.dialects.messages_tools import Choice, Tool, translate_tools
 from forge.proxy.dialects.overlay import DISTRIBUTION
+from forge.proxy.sessions.turns import Request
 
 SAME_NAME: Final = DISTRIBUTION | {"max_tokens", "stop_token_ids", "ignore_eos"}
 """Members that chat knows by the same name."""
@@ -55,7 +56,7 @@ class _Thinking(msgspec.Struct):
     type: str = ""
 
 
-def translate(body: bytes) -> Translated:
+def translate(body: Request) -> Translated:
     """Raises ``BadRequest``."""
     asked = members_of(body)
     if not given(asked, "messages"):

@@ -16,6 +16,7 @@ from forge.proxy.dialects.responses_answer import ResponseComposer
 from forge.proxy.dialects.responses_request import Translated, translate
 from forge.proxy.dialects.translated import Streamed, Whole, prepared
 from forge.proxy.engines.base import Engine
+from forge.proxy.sessions.turns import Request
 
 OVERFLOW_CODE: Final = "context_length_exceeded"
 
@@ -28,7 +29,7 @@ class Responses:
     passes_break: bool = False
 
     def request(
-        self, body: bytes, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
+        self, body: Request, *, engine: Engine, overrides: Overrides, call_id: str, target: Target = NO_TARGET
     ) -> Outgoing:
         return prepared(body, translate(body), engine=engine, overrides=overrides)
 

@@ -19,6 +19,7 @@ from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.overlay import DISTRIBUTION
 from forge.proxy.dialects.responses_input import History, declared_tools
 from forge.proxy.dialects.responses_tools import FUNCTION, Tools, flat_name
+from forge.proxy.sessions.turns import Request
 
 STATEFUL: Final = ("previous_response_id", "conversation", "prompt")
 SAME_NAME: Final = DISTRIBUTION | {"stop", "stop_token_ids", "ignore_eos", "parallel_tool_calls"}
@@ -52,7 +53,7 @@ class Translated:
     """The harness asked for ``reasoning.encrypted_content``."""
 
 
-def translate(body: bytes) -> Translated:
+def translate(body: Request) -> Translated:
     asked = members_of(body)
     _refuse_state(asked)
     history = History()

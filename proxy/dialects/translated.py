@@ -8,7 +8,6 @@ nothing of the engine itself, so an answer needs no cutting: only what has a pla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -23,6 +22,7 @@ from forge.proxy.engines.base import Engine
 from forge.proxy.engines.shapes import Message
 from forge.proxy.engines.tool_calls import InOrder
 from forge.proxy.engines.unstreamed import as_stream
+from forge.proxy.sessions.turns import Request, asked_of
 from forge.proxy.sse import EventTooLarge, Splitter
 
 
@@ -39,12 +39,12 @@ class Translation(Protocol):
     def stream(self) -> bool: ...
 
 
-def prepared(body: bytes, made: Translation, *, engine: Engine, overrides: Overrides) -> Outgoing:
+def prepared(body: Request, made: Translation, *, engine: Engine, overrides: Overrides) -> Outgoing:
     """``made`` ready for the engine, with the hints of the harness's own ``body``."""
-    chat = splice.rebuild(made.members)
-    outgoing = prepare(chat, made.members, engine=engine, overrides=overrides, stream=made.stream, notices=made.notices)
-    hints = {**outgoing.hints, **field_hints(splice.members(body))}
-    return replace(outgoing, edited=True, hints=hints, context=made, shared=None)
+    chat = asked_of(splice.rebuild(made.members))
+    outgoing = prepare(chat, engine=engine, overrides=overrides, stream=made.stream, notices=made.notices)
+    hints = {**outgoing.hints, **field_hints(asked_of(body).around.small)}
+    return msgspec.structs.replace(outgoing, edited=True, hints=hints, context=made, shared=None)
 
 
 class PromptDetails(msgspec.Struct):

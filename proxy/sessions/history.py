@@ -9,16 +9,14 @@ format, told apart by the member that holds the history.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from forge.proxy import splice
 from forge.proxy.sessions import echo
-from forge.proxy.sessions.turns import Remembered, Turns, mark_of, said
+from forge.proxy.sessions.turns import Asked, Known, Request, Told, asked_of
 from forge.proxy.splice import UNREADABLE
 
 VOLATILE: Final = frozenset(
@@ -32,17 +30,10 @@ SESSION_ENTRIES: Final = 4096
 """Requests remembered per session; the oldest are forgotten."""
 SHARED_ENTRIES: Final = 65536
 
-_known: Final = Remembered["Told | None"]()
-_known_tools: Final = Remembered[bytes]()
 _FAILURES: Final = (*UNREADABLE, ValueError, OverflowError)
 
 
-Told = tuple[str, bytes]
-"""A turn's role and its digest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True):
     whole: bytes
     """Of the normalised request."""
     prefixes: Sequence[bytes]
@@ -62,74 +53,95 @@ class Fingerprint:
         return self.prefixes[-1:] == [self.opening]
 
 
-def fingerprint(body: bytes) -> Fingerprint | None:
+class Apart(msgspec.Struct, frozen=True):
+    """The fingerprint's part of what stands around a history."""
+
+    start: bytes
+    """Of the system prompt that is no turn; empty without one."""
+    tools: bytes
+    rest: dict[str, Any]
+    """The other members that count, but for those of a history that is no list."""
+    whole: bytes
+    """Of all of these."""
+
+
+def fingerprint(request: Request) -> Fingerprint | None:
     """None for a body that is no JSON object with a history. Each turn is read and hashed the first time it is seen,
     then let go."""
     try:
-        raw = splice.members(body)
-        name, history = said(body)
+        asked = asked_of(request)
+        name = asked.around.name
         if name is None:
             return None
-        apart = VOLATILE | {name, "tools"}
-        members = {member: msgspec.json.decode(value) for member, value in raw.items() if member not in apart}
-        turns = _remembered(history) if _begins(raw[name]) == b"[" else _texts_of(name, raw[name], members)
-        return _fingerprint(members, turns, _tools(raw.get("tools")))
+        if asked.around.apart is None:
+            asked.around.apart = _apart(asked.around.small, name)
+        apart: Apart = asked.around.apart
+        if asked.body.startswith(b"[", asked.start):
+            return _of_list(asked, apart)
+        return _of_value(asked, apart)
     except _FAILURES:
         return None
 
 
-def _begins(value: bytes | Raw) -> bytes:
-    return bytes(memoryview(value)[:1])
+def _apart(members: Mapping[str, Raw], name: str) -> Apart:
+    apart = VOLATILE | {name, "tools"}
+    read = {member: msgspec.json.decode(value) for member, value in members.items() if member not in apart}
+    prompt = [echo.parts(_said(read.pop(name))) for name in SYSTEM if read.get(name) is not None]
+    tools = _unmarked(msgspec.json.decode(members["tools"])) if "tools" in members else None
+    digest = echo.digest(tools) if tools else b""
+    rest = {name: _unmarked(value) for name, value in read.items()}
+    return Apart(echo.digest(prompt) if prompt else b"", digest, rest, echo.digest([digest.hex(), rest]))
 
 
-def _tools(value: bytes | Raw | None) -> bytes:
-    """The digest of the tools that are offered; empty without any."""
-    if value is None:
-        return b""
-    mark = mark_of(value)
-    known = _known_tools.get(mark)
-    if known is None:
-        tools = _unmarked(msgspec.json.decode(value))
-        known = _known_tools.keep(mark, echo.digest(tools) if tools else b"")
-    return known
+def _of_list(asked: Asked, apart: Apart) -> Fingerprint:
+    """Of a history that is a list: what is known of the turns that were there before is gone on from."""
+    known, turns = asked.known, asked.turns
+    if known.turns != turns:
+        known = Known()  # another request of this history was read since
+    if known.start != apart.start:
+        known.start, known.chain, known.chained = apart.start, [], 0
+    chain = known.chain
+    place = chain[-1] if chain else apart.start
+    for turn in turns[known.chained :]:
+        if turn.number < 0:
+            said = echo.turn(msgspec.json.decode(turn.text))
+            turn.told = (said[0], echo.digest(said)) if said is not None else None
+        if turn.told is not None:
+            place = echo.onward(place, turn.told[1])
+            chain.append(place)
+        turn.number = len(chain)
+        known.chained += 1
+    return _fingerprint(apart, chain.copy(), (turn.told for turn in turns if turn.told is not None))
 
 
-def _fingerprint(members: dict[str, Any], turns: Iterable[Told], tools: bytes) -> Fingerprint:
-    prompt = [echo.parts(_said(members.pop(name))) for name in SYSTEM if members.get(name) is not None]
-    place = start = echo.digest(prompt) if prompt else b""
-    system, prefixes = start, list[bytes]()
+def _of_value(asked: Asked, apart: Apart) -> Fingerprint:
+    """Of a history that is one value."""
+    place, chain, all_told, members = apart.start, list[bytes](), list[Told](), dict(apart.rest)
+    for turn in _texts(str(asked.around.name), asked.members[str(asked.around.name)], members):
+        all_told.append((turn[0], echo.digest(turn)))
+        place = echo.onward(place, all_told[-1][1])
+        chain.append(place)
+    if members != apart.rest:
+        apart = msgspec.structs.replace(apart, whole=echo.digest([apart.tools.hex(), members]))
+    return _fingerprint(apart, chain, all_told)
+
+
+def _fingerprint(apart: Apart, chain: list[bytes], told: Iterable[Told]) -> Fingerprint:
+    place = system = apart.start
     opening = first = b""
-    for role, told in turns:
-        place = echo.onward(place, told)
-        prefixes.append(place)
-        if not first and role in SYSTEM_ROLES:
-            system = place
-        elif not first:
-            opening, first = place, told
-    rest = {name: _unmarked(value) for name, value in members.items()}
+    for place, (role, digest) in zip(chain, told, strict=False):
+        if role not in SYSTEM_ROLES:
+            opening, first = place, digest
+            break
+        system = place
     return Fingerprint(
-        whole=echo.digest([place.hex(), tools.hex(), rest]),
-        prefixes=prefixes,
+        whole=echo.onward(chain[-1] if chain else apart.start, apart.whole),
+        prefixes=chain,
         system=system,
         opening=opening or place,
         first=first,
-        tools=tools,
+        tools=apart.tools,
     )
-
-
-def _told(turn: echo.Turn | None) -> Told | None:
-    return (turn[0], echo.digest(turn)) if turn is not None else None
-
-
-def _remembered(turns: Turns) -> Iterator[Told]:
-    for raw, mark in zip(*turns, strict=True):
-        told = _known[mark] if mark in _known else _known.keep(mark, _told(echo.turn(msgspec.json.decode(raw))))
-        if told is not None:
-            yield told
-
-
-def _texts_of(name: str, history: bytes | Raw, members: dict[str, Any]) -> Iterator[Told]:
-    yield from (told for turn in _texts(name, history, members) if (told := _told(turn)) is not None)
 
 
 def _texts(name: str, history: bytes | Raw, members: dict[str, Any]) -> Iterator[echo.Turn]:
@@ -188,9 +200,8 @@ class History:
 
     def note(self, seen: Fingerprint, call_id: str, agent_id: str | None = None) -> None:
         """Remember the request of a call that has a row."""
-        for prefix in seen.prefixes[:-1]:
-            if prefix in self._heads:
-                self._continued.put(prefix, "")
+        for prefix in (self._heads.keys() & seen.prefixes[:-1]) - self._continued.keys():
+            self._continued.put(prefix, "")
         self._asked.put(_asked(seen, agent_id), call_id)
         self._heads.put(_head(seen), call_id)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -124,10 +124,8 @@ def keep(outgoing: Outgoing, reasoning: Reasoning, engine: str) -> Kept:
     if not given and kwargs is None:
         return Kept(outgoing, place)
     edits = [*msgspec.json.decode(outgoing.edits or "[]"), edit]
-    body = splice.rebuild(changed)
-    return Kept(
-        replace(outgoing, body=body, edited=True, shared=None, edits=msgspec.json.encode(edits).decode()), place
-    )
+    body, text = splice.rebuild(changed), msgspec.json.encode(edits).decode()
+    return Kept(msgspec.structs.replace(outgoing, body=body, edited=True, shared=None, edits=text), place)
 
 
 def _given(messages: list[Raw], reasoning: Reasoning) -> tuple[bytes, dict[int, bytes] | None]:

@@ -27,7 +27,7 @@ def kind(
     body = json.dumps({"messages": messages, "tools": [TOOL] * tools}).encode()
     found = CIMultiDict(headers or {})
     read = members(body)
-    hints = chat_hints(read, split(read.get("messages")).raws)
+    hints = chat_hints(read, split(bytes(read["messages"])))
     named, rule = kind_of(Seen(found, hints, signs(found, hints), by_content))
     return named.value, rule
 
