@@ -21,7 +21,7 @@ from forge.proxy.deps import Deps
 from forge.proxy.door.keys import Keys
 from forge.proxy.door.server import DataPlane
 from forge.proxy.ids import IdSource
-from forge.proxy.listening import listen, take_port, url_of
+from forge.proxy.listening import BACKLOG, listen, take_port, url_of
 from forge.proxy.recording.decoding import decoder_process
 from forge.proxy.recording.recorder import Recorder
 from forge.proxy.serving import Serving, control_token
@@ -63,7 +63,9 @@ async def serve(config: ProxyConfig) -> AsyncIterator[Running]:
             await join(deps, url, start_s=config.limits.start_s, remembered=memory.policies)
         decoder = deps.vitals.decoder = decoder_process(config)
         deps.base_url = check_public(config.public_url) if config.public_url else url_of(config.host, data_socket)
-        await listen(stack, DataPlane(deps).runner(), data_socket)
+        doors = DataPlane(deps).doors()
+        stack.push_async_callback(doors.close)
+        await doors.listen(data_socket, BACKLOG)
         routes = [*ControlPlane(deps, tasks).routes(), *PoolRoutes(deps, tasks).routes(), *HealthRoutes(deps).routes()]
         await listen(stack, guarded(config.control_host, token, routes), control_socket)
         running = Running(

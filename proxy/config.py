@@ -45,6 +45,8 @@ class Limits:
     """For a request's headers to arrive, from their first byte."""
     body_s: float = 120.0
     """For a request body to arrive."""
+    idle_s: float = 3600.0
+    """A client's connection on which nothing is asked: longer than any reverse proxy before us keeps one."""
     answer_bytes: int = 256 << 20
     """An engine's whole body."""
     error_body_bytes: int = 1 << 20

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from aiohttp import web
-
 from forge.proxy.calls.arrival import Arrival
 from forge.proxy.calls.asking import Asking
 from forge.proxy.calls.call import Exchange
@@ -20,6 +18,7 @@ from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import BadRequest, Outgoing, Overrides
 from forge.proxy.door.refusal import Refused
+from forge.proxy.door.request import Request
 from forge.proxy.door.routes import Route
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Tokens
@@ -45,9 +44,7 @@ DEFAULT_ENGINE: Final = "vllm"
 """How a request is read while no policy server is known."""
 
 
-async def accept(
-    deps: Deps, request: web.BaseRequest, where: Route, body: bytes, live: Live | None, rule: str
-) -> web.StreamResponse:
+async def accept(deps: Deps, request: Request, where: Route, body: bytes, live: Live | None, rule: str) -> None:
     """Serves the call. ``live`` is None for a request without a key of ours. Raises ``BadRequest``."""
     dialect = DIALECTS[where.dialect]
     try:
@@ -72,7 +69,8 @@ async def accept(
         live, rule = _implicit(deps, said, seen)
     budget = live.spent()
     if budget is not None:
-        return await clean_stop(request, dialect, outgoing, engine=engine, call_id=call_id, budget=budget)
+        clean_stop(request, dialect, outgoing, engine=engine, call_id=call_id, budget=budget)
+        return
     place: bytes | None = None
     if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
         outgoing, place = keep(outgoing, live.reasoning, engine.name)
@@ -80,7 +78,7 @@ async def accept(
     arrival.began_us = began_us
     arrival.agent_id = _agent(arrival, seen)
     arrival.retry_of = _retry(arrival)
-    return await _serve(deps, arrival, place)
+    await _serve(deps, arrival, place)
 
 
 async def _take(deps: Deps, asked: Asked) -> Taken:
@@ -114,7 +112,7 @@ async def _choose(deps: Deps, live: Live | None) -> Replica | None:
         await asyncio.sleep(limits.backoff_s * 2 ** (number - 1))
 
 
-async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.StreamResponse:
+async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> None:
     """``place``: the history by which the reply's thinking is remembered, if it is."""
     outgoing, live = arrival.outgoing, arrival.live
     task = asyncio.current_task()
@@ -147,7 +145,7 @@ async def _serve(deps: Deps, arrival: Arrival, place: bytes | None) -> web.Strea
     live.begin(recording.call_id, task)
     deps.metrics.begin(stream=outgoing.stream)
     try:
-        return await exchange.run()
+        await exchange.run()
     finally:
         deps.metrics.end(stream=outgoing.stream)
         live.unfit_limit = exchange.unfit_limit or live.unfit_limit

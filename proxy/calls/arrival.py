@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from forge.proxy.deps import Deps
 from forge.proxy.dialects.base import Dialect, Outgoing
+from forge.proxy.door.request import Request
 from forge.proxy.recording.recorder import Recording, wall_us
 from forge.proxy.sessions.attribution import Signs, stored
 from forge.proxy.sessions.history import Fingerprint
@@ -29,7 +29,7 @@ from forge.storage.media import Taken
 class Arrival:
     """What is known of a call when it is accepted. The later fields are missing for one that comes late."""
 
-    request: web.BaseRequest
+    request: Request
     dialect: Dialect
     taken: Taken
     call_id: str
@@ -65,7 +65,7 @@ class Arrival:
             writer=deps.recorder.journal.writer,
             wall_us=wall_us(),
             dialect=self.dialect.name,
-            path=self.request.rel_url.raw_path,
+            path=self.request.path,
             request_len=len(self.taken.body),
             sent_len=-1 if sent is None else sum(map(len, sent)),
             sent_shared=shared,

@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aiohttp import web
-
 from forge.proxy.calls.asking import ERROR_TEXT, UNKNOWN_TO_IT, Asking, Failed
 from forge.proxy.calls.continuation import Continuation
 from forge.proxy.calls.delivery import ClientLeft, Delivery
@@ -24,6 +22,7 @@ from forge.proxy.config import Limits
 from forge.proxy.dialects.base import ABORT, ABORTED, CHAT_PATH, Answer, Dialect, Outgoing
 from forge.proxy.dialects.engine_errors import read_error
 from forge.proxy.dialects.overlay import limit_of
+from forge.proxy.door.request import Request
 from forge.proxy.metrics import Metrics
 from forge.proxy.recording.recorder import Recording
 from forge.proxy.upstreams.client import BrokeOff, Reply, Silent
@@ -46,7 +45,7 @@ CALL_HEADER: Final = "X-Forge-Call-Id"
 class Exchange:
     """One accepted call."""
 
-    request: web.BaseRequest
+    request: Request
     dialect: Dialect
     outgoing: Outgoing
     asking: Asking
@@ -64,7 +63,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self.limits, self.metrics = self.asking.limits, self.asking.metrics
-        self.delivery = Delivery(self.request, self.recording, self.limits.write_s)
+        self.delivery = Delivery(self.request, self.recording)
         self.continuation = Continuation(
             asking=self.asking,
             recording=self.recording,
@@ -73,7 +72,7 @@ class Exchange:
             keep_alive=self._keep_alive,
         )
 
-    async def run(self) -> web.StreamResponse:
+    async def run(self) -> None:
         """Raises ``ClientLeft`` once the call is closed as aborted; a cancelled task does the same."""
         why = LEFT
         try:
@@ -94,7 +93,7 @@ class Exchange:
                 self._close_quietly(CallStatus.ABORTED, why)
             self.continuation.let_go()
 
-    async def _run(self) -> web.StreamResponse:
+    async def _run(self) -> None:
         try:
             reply = await self._ask()
         except Failed as failed:
@@ -129,7 +128,7 @@ class Exchange:
 
     # Answering
 
-    async def _stream(self, reply: Reply) -> web.StreamResponse:
+    async def _stream(self, reply: Reply) -> None:
         headers = {
             "Content-Type": self.dialect.content_type_stream,
             "Cache-Control": "no-cache",
@@ -157,7 +156,7 @@ class Exchange:
         await self._close(*ended(answer, broken))
         return await self.delivery.release()
 
-    async def _whole(self, reply: Reply) -> web.StreamResponse:
+    async def _whole(self, reply: Reply) -> None:
         answer = self._answer()
         broken: str | None = None
         try:
@@ -227,7 +226,7 @@ class Exchange:
             self.outgoing, engine=self.asking.replica.engine, call_id=self.recording.call_id, created=int(time.time())
         )
 
-    async def _engine_error(self, reply: Reply) -> web.StreamResponse:
+    async def _engine_error(self, reply: Reply) -> None:
         """The engine's own error, with its status and words."""
         if reply.status in UNKNOWN_TO_IT:
             return await self._fail(self._unknown(reply))
@@ -253,13 +252,13 @@ class Exchange:
         kind = reply.content_type or "nothing"
         return Failed(502, "upstream_not_an_engine", f"{url} answered with {kind}: is that a policy server?")
 
-    async def _fail(self, failed: Failed) -> web.StreamResponse:
+    async def _fail(self, failed: Failed) -> None:
         self.delivery.hold(self.dialect.error(failed.status, code=failed.code, message=failed.message))
         self.http_status = failed.status
         await self._close(CallStatus.ERROR, f"{failed.code}: {failed.message}")
         return await self._give_body(failed.status)
 
-    async def _withhold(self, error: JournalFull) -> web.StreamResponse:
+    async def _withhold(self, error: JournalFull) -> None:
         """The journal does not take the call's end: its client gets an error in place of a completion."""
         log.error("call withheld: call_id=%s %s", self.recording.call_id, error.message)
         if self.recording.closed:
@@ -269,7 +268,7 @@ class Exchange:
         message = "the answer could not be recorded, so it is withheld"
         return await self._end_in_error(503, "recorder_unavailable", message)
 
-    async def _broken(self, error: Exception) -> web.StreamResponse:
+    async def _broken(self, error: Exception) -> None:
         """A fault inside the proxy. What is already said of the call stays said; then its client is only cut off."""
         if self.recording.closed:
             raise ClientLeft from error
@@ -278,7 +277,7 @@ class Exchange:
         self._close_quietly(CallStatus.ERROR, f"internal_error: {type(error).__name__} inside the proxy")
         return await self._end_in_error(500, "internal_error", "the proxy failed; its log says why")
 
-    async def _end_in_error(self, status: int, code: str, message: str) -> web.StreamResponse:
+    async def _end_in_error(self, status: int, code: str, message: str) -> None:
         """In place of what is held, in the shape that fits what the client has got so far."""
         if self.delivery.started:
             error = self.dialect.stream_error(code=code, message=message, begun=self.delivery.begun)
@@ -287,7 +286,7 @@ class Exchange:
         self.delivery.replace_held(self.dialect.error(status, code=code, message=message))
         return await self._give_body(status)
 
-    async def _give_body(self, status: int, extra: dict[str, str] | None = None) -> web.StreamResponse:
+    async def _give_body(self, status: int, extra: dict[str, str] | None = None) -> None:
         headers = {"Content-Type": "application/json", CALL_HEADER: self.recording.call_id, **(extra or {})}
         self.http_status = status
         self.delivery.start(status, headers, self.delivery.size)

@@ -11,10 +11,9 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 
-from aiohttp import web
-
 from forge.proxy.dialects.base import Hold, Piece
-from forge.proxy.door.outlet import Gone, Outlet
+from forge.proxy.door.outlet import Gone
+from forge.proxy.door.request import Request
 from forge.proxy.recording.recorder import Recording
 
 ClientLeft = Gone
@@ -23,8 +22,8 @@ ClientLeft = Gone
 class Delivery:
     """Raises ``ClientLeft`` whenever the client takes nothing any more."""
 
-    def __init__(self, request: web.BaseRequest, recording: Recording, write_s: float) -> None:
-        self._outlet = Outlet(request, write_s)
+    def __init__(self, request: Request, recording: Recording) -> None:
+        self._outlet = request.outlet
         self._recording = recording
         self._held: list[bytes] = []
         self._sent = 0
@@ -85,18 +84,18 @@ class Delivery:
         """What is held will never be sent; ``data`` ends the answer."""
         self._held = [data]
 
-    async def release(self) -> web.StreamResponse:
+    async def release(self) -> None:
         """The ``close`` frame is written: everything held goes out, and the answer ends."""
         held, self._held = self._held, []
-        return await self._outlet.end(held[0] if len(held) == 1 else b"".join(held))
+        await self._outlet.end(held)
 
     def drop_held(self) -> None:
         """What is held will never be sent, and nothing in its place."""
         self._held = []
 
-    def cut(self) -> web.StreamResponse:
+    def cut(self) -> None:
         """The client's connection breaks off, as the engine's did: no end of the body comes."""
-        return self._outlet.cut()
+        self._outlet.cut()
 
     async def write(self, data: bytes) -> None:
         """Sends at once (keepalives come here directly)."""

@@ -10,15 +10,16 @@ import time
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from forge.proxy.dialects.base import COMPLETIONS_PATH, Dialect, Outgoing
+from forge.proxy.door.request import Request
 from forge.proxy.engines.base import Engine
 
 
-async def clean_stop(
-    request: web.BaseRequest, dialect: Dialect, outgoing: Outgoing, *, engine: Engine, call_id: str, budget: str
-) -> web.StreamResponse:
+def clean_stop(
+    request: Request, dialect: Dialect, outgoing: Outgoing, *, engine: Engine, call_id: str, budget: str
+) -> None:
+    """Answers the request."""
     created = int(time.time())
     answer = dialect.answer(outgoing, engine=engine, call_id=call_id, created=created)
     text = f"The session's budget of {budget} is used up; it ends here."
@@ -30,7 +31,7 @@ async def clean_stop(
         made = _stream(head, text, choices) if outgoing.stream else _whole(head, text, choices)
     pieces = [*answer.feed(made), *answer.finish()]
     kind = dialect.content_type_stream if outgoing.stream else "application/json"
-    return web.Response(body=b"".join(piece.data for piece in pieces), headers={"Content-Type": kind})
+    request.outlet.answer(200, b"".join(piece.data for piece in pieces), {"Content-Type": kind})
 
 
 def _usage() -> dict[str, int]:

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import brotli  # type: ignore[import-untyped]
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from forge.proxy.config import Limits
 from forge.proxy.door.refusal import Refused
+from forge.proxy.door.request import Request
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -31,7 +30,6 @@ FRAMES_MAX: Final = 64
 """Frames or members behind one another: parallel compressors write one per few megabytes."""
 THREAD_BYTES: Final = 256 << 10
 """A compressed body larger than this is decoded in a thread: the loop serves other calls meanwhile."""
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Decoder(Protocol):
@@ -86,7 +84,7 @@ FRAMED: Final = frozenset({"gzip", "x-gzip", "zstd"})
 """Formats in which frames may follow one another."""
 
 
-async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: Limits) -> bytes:
     """The decoded body. Raises ``Refused`` 400, 408, 413, 415 or 417."""
     encodings = [e.strip().lower() for e in request.headers.get("Content-Encoding", "").split(",")]
     encodings = [e for e in encodings if e not in ("", "identity")]
@@ -135,41 +133,31 @@ def _has_zlib_head(body: bytes) -> bool:
     return len(body) >= 2 and body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0
 
 
-async def _read(request: web.BaseRequest, limits: Limits) -> bytes:
-    if (request.content_length or 0) > limits.body_bytes:
+async def _read(request: Request, limits: Limits) -> bytes:
+    if request.too_large:
         raise _too_large(limits.body_bytes)
-    await _go_on(request)
-    if request.content.is_eof() and request.content.exception() is None:
-        # All of it came with the head.
-        body = request.content.read_nowait()
-        if len(body) > limits.body_bytes:
-            raise _too_large(limits.body_bytes)
-        return body
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(limits.body_s):
-            async for chunk in request.content.iter_any():
-                size += len(chunk)
-                if size > limits.body_bytes:
-                    raise _too_large(limits.body_bytes)
-                chunks.append(chunk)
-    except TimeoutError:
-        raise Refused(408, "body_timeout", f"the body did not arrive within {limits.body_s:g} s") from None
-    except (HttpProcessingError, web.RequestPayloadError) as error:
-        raise Refused(400, "bad_framing", "the body's chunks or length are malformed") from error
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    _go_on(request)
+    if not request.complete:
+        try:
+            async with asyncio.timeout(limits.body_s):
+                await request.arrived()
+        except TimeoutError:
+            raise Refused(408, "body_timeout", f"the body did not arrive within {limits.body_s:g} s") from None
+    if request.broken:
+        raise Refused(400, "bad_framing", "the body's chunks or length are malformed")
+    if request.too_large:
+        raise _too_large(limits.body_bytes)
+    return request.take()
 
 
-async def _go_on(request: web.BaseRequest) -> None:
+def _go_on(request: Request) -> None:
     """Tells a client that asked first (curl does above 1 KB) to send its body."""
-    expected = request.headers.get("Expect", "").lower()
+    expected = request.headers.get("expect", "").lower()
     if not expected:
         return
     if expected != "100-continue":
         raise Refused(417, "expectation_failed", f"Expect: {expected[:40]} is not understood here")
-    await request.writer.write(CONTINUE)
-    request.writer.output_size = 0  # no part of the answer: that one is still to begin
+    request.outlet.go_on()
 
 
 def _too_large(limit: int) -> Refused:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
-from aiohttp import web
 from msgspec import Raw
 
 from forge.proxy import splice
@@ -42,8 +41,8 @@ class _Tokenized(msgspec.Struct):
     count: int | None = None
 
 
-async def count(deps: Deps, where: Route, body: bytes, live: Live | None) -> web.Response:
-    """Raises ``Refused`` and ``BadRequest``."""
+async def count(deps: Deps, where: Route, body: bytes, live: Live | None) -> bytes:
+    """The answer's body. Raises ``Refused`` and ``BadRequest``."""
     dialect = DIALECTS[where.dialect]
     if not isinstance(dialect, Counts):
         raise Refused(404, "unknown_path", f"{where.dialect} has no way to count tokens")
@@ -54,7 +53,7 @@ async def count(deps: Deps, where: Route, body: bytes, live: Live | None) -> web
     chat = splice.members(asked.body)
     question = splice.rebuild({name: chat[name] for name in RENDERED if name in chat})
     tokens = _read(await _ask(deps, replica, question))
-    return web.Response(body=dialect.counted(tokens), content_type="application/json")
+    return dialect.counted(tokens)
 
 
 async def _ask(deps: Deps, replica: Replica, question: bytes) -> bytes:

@@ -1,113 +1,127 @@
 """The way back to one client: a head, then a body of known length or in chunks, then its end, each written once.
 
-Owns the bytes of HTTP/1.1 on a call's answer; what they say is the call's. The HTTP server below reads requests and
-keeps connections, and is told at the end that the answer is out: its own responses copy and re-frame every piece. The
-one non-obvious fact: a write only queues; the event loop sends what one round has queued in one system call.
+Owns the bytes of HTTP/1.1 on an answer; what they say is the caller's. The one non-obvious fact: a write only queues;
+the event loop sends what one round has queued in one system call. So a head whose body is known waits for that, and a
+whole answer is one write.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from aiohttp import HttpVersion11, web
-from aiohttp.abc import AbstractStreamWriter
+from forge.proxy.door.request import HTTP_11, Request
 
-QUEUED_BYTES: Final = 64 << 10
-"""Unsent bytes above which the client has to take some first: the transport's own mark."""
+if TYPE_CHECKING:
+    from forge.proxy.door.connection import Door
+
 REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+JSON: Final = {"Content-Type": "application/json"}
+BODILESS: Final = 204
+LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class Gone(Exception):
     """The client is gone, or takes nothing any more."""
 
 
-class Written(web.StreamResponse):
-    """Tells the HTTP server that the answer is out, and whether its connection goes on."""
+class Outlet:
+    """Of one request's answer. Raises ``Gone`` whenever the client is."""
 
-    def __init__(self, *, kept: bool) -> None:
-        super().__init__()
-        self._kept = kept
+    __slots__ = ("_chunked", "_door", "_head", "_kept", "_request", "begun", "ended")
+
+    def __init__(self, request: Request, door: Door) -> None:
+        self._request = request
+        self._door = door
+        self._chunked = False
+        self._kept = request.keep_alive
+        self._head = b""
+        """Not written yet."""
+        self.begun = False
+        self.ended = False
 
     @property
-    def keep_alive(self) -> bool:
-        return self._kept
+    def kept(self) -> bool:
+        """The answer is out, and the connection may go on."""
+        return self.ended and self._kept
 
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
-        return request.writer
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """There is nothing left to write."""
-
-
-KEPT: Final = Written(kept=True)
-ENDED: Final = Written(kept=False)
-
-
-class Outlet:
-    """Of one answer. Raises ``Gone`` whenever the client is."""
-
-    def __init__(self, request: web.BaseRequest, write_s: float) -> None:
-        self._request = request
-        self._write_s = write_s
-        self._chunked = False
-        self.begun = False
+    def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] = JSON, *, close: bool = False) -> None:
+        """A short answer, all of it. ``close``: the connection ends with it."""
+        self._kept = self._kept and not close
+        self.begin(status, headers, len(body) if status != BODILESS else None)
+        self._finish([body] if self._request.method != "HEAD" else [])
 
     def begin(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
-        """The head. ``length`` of the body; None: it is not known yet."""
-        request = self._request
-        if request.transport is None:
-            raise Gone
-        self._transport = request.transport
-        request.writer.output_size += 1  # an answer has begun: no other may
-        lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
+        """The head. ``length`` of the body; None: it is not known yet, or there is none."""
+        modern = self._request.version >= HTTP_11
+        end = b""
         if length is not None:
-            lines.append(f"Content-Length: {length}")
-        elif request.version >= HttpVersion11:
+            end = b"Content-Length: %d\r\n" % length
+        elif status != BODILESS and modern:
             self._chunked = True
-            lines.append("Transfer-Encoding: chunked")
-        self._kept = bool(request.keep_alive) and (self._chunked or length is not None)
+            end = b"Transfer-Encoding: chunked\r\n"
+        else:
+            self._kept = self._kept and status == BODILESS
         if not self._kept:
-            lines.append("Connection: close")
-        elif request.version < HttpVersion11:
-            lines.append("Connection: keep-alive")
+            end += b"Connection: close\r\n"
+        elif not modern:
+            end += b"Connection: keep-alive\r\n"
+        fields = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        self._head = b"%b%b%b\r\n" % (_status_line(status), fields.encode("latin-1"), end)
         self.begun = True
-        self._write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        if length is None:
+            head, self._head = self._head, b""
+            self._write(head)
 
     def write(self, data: bytes) -> bool:
         """A piece of the body. True: too much is unsent, and ``taken`` must be awaited before the next one."""
         self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        return self._transport.get_write_buffer_size() > QUEUED_BYTES
+        return self._door.full
 
-    async def end(self, data: bytes) -> web.StreamResponse:
+    async def end(self, pieces: Sequence[bytes]) -> None:
         """The last of the body, and its end."""
-        if self._chunked:
-            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
-        if data:
-            self._write(data)
-            await self.taken()
-        return KEPT if self._kept else ENDED
+        self._finish(pieces)
+        await self.taken()
 
-    def cut(self) -> web.StreamResponse:
+    def cut(self) -> None:
         """The connection breaks off: no end of the body comes."""
-        if self._request.transport is not None:
-            self._request.transport.close()
-        return ENDED
+        self._kept = False
+        self._door.hang_up()
 
-    def _write(self, data: bytes) -> None:
-        if self._request.transport is None or self._transport.is_closing():
-            raise Gone
-        self._transport.write(data)
+    def go_on(self) -> None:
+        """Tells a client that waits for it to send its body."""
+        if self._request.version >= HTTP_11:
+            self._write(CONTINUE)
 
     async def taken(self) -> None:
         """Waits while too much is unsent."""
-        if self._transport.get_write_buffer_size() <= QUEUED_BYTES:
-            return
-        try:
-            async with asyncio.timeout(self._write_s):
-                await self._request.writer.drain()
-        except (ConnectionError, TimeoutError) as error:
-            raise Gone from error
+        if self._door.full and not await self._door.room():
+            raise Gone
+
+    def _finish(self, pieces: Sequence[bytes]) -> None:
+        if self._chunked:
+            data = b"".join(pieces)
+            self._write(b"%x\r\n%b\r\n%b" % (len(data), data, LAST_CHUNK) if data else LAST_CHUNK)
+        else:
+            self._write(*pieces)
+        self.ended = True
+
+    def _write(self, *pieces: bytes) -> None:
+        transport = self._request.transport
+        if transport.is_closing():
+            raise Gone
+        if self._head:
+            transport.writelines([self._head, *pieces])
+            self._head = b""
+        elif len(pieces) == 1:
+            transport.write(pieces[0])
+        elif pieces:
+            transport.writelines(pieces)
+
+
+@lru_cache(maxsize=len(REASONS))
+def _status_line(status: int) -> bytes:
+    return f"HTTP/1.1 {status} {REASONS.get(status, '')}\r\n".encode()

@@ -7,25 +7,25 @@ it can set no reward, reach no control route, and choose no upstream.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from aiohttp import web
 
 from forge.proxy.calls.accept import accept
-from forge.proxy.calls.delivery import ClientLeft
 from forge.proxy.deps import Deps
 from forge.proxy.dialects import DIALECTS
 from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.gemini_models import gemini_model
 from forge.proxy.door import discovery
 from forge.proxy.door.bodies import read_body
-from forge.proxy.door.connections import Doors
 from forge.proxy.door.counting import count
 from forge.proxy.door.discovery import ModelCard
+from forge.proxy.door.doors import Doors
 from forge.proxy.door.keys import PREFIX
 from forge.proxy.door.origin import known_host, known_origin
+from forge.proxy.door.outlet import JSON, Gone
 from forge.proxy.door.refusal import Refused
+from forge.proxy.door.request import Request
 from forge.proxy.door.routes import GEMINI, Kind, Route, route
 from forge.proxy.door.strict import check_head
 from forge.proxy.sessions.live import Live
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 KEY_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")
 GOOGLE_HEADERS: Final = ("x-goog-api-key", "x-goog-api-client")
 """Google's clients send them, some of them to ``/v1/models`` too."""
-HEAD_BYTES: Final = 32 << 10
-"""Longest request line and header field: Codex puts JSON into one."""
 AGAIN: Final = "X-Should-Retry"
 """The official SDKs ask again at a 409 unless it says no: a closed session stays closed."""
 ENDS: Final = frozenset({"websocket_not_supported", "http_version", "no_tunnel", "bad_framing"})
@@ -59,43 +57,36 @@ class DataPlane:
         self._calls = 0
         """Being read, held or served."""
 
-    def runner(self) -> web.ServerRunner:
-        doors = Doors(
-            self.handle,
-            head_s=self._deps.config.limits.head_s,
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
-            max_line_size=HEAD_BYTES,
-            max_field_size=HEAD_BYTES,
-        )
-        return web.ServerRunner(doors, shutdown_timeout=1.0)
+    def doors(self) -> Doors:
+        """In the running loop: where connections come in."""
+        return Doors(self.handle, self._deps.config.limits)
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        where = route(request.rel_url.raw_path, request.rel_url.raw_query_string)
+    async def handle(self, request: Request) -> None:
+        """Answers the request. Raises ``Gone`` where that cannot be done any more."""
+        where = route(request.path, request.query_string)
         try:
-            return await self._handle(request, where)
+            await self._handle(request, where)
         except Refused as refused:
-            return self._refuse(where, refused)
+            self._refuse(request, where, refused)
         except BadRequest as bad:
-            return self._refuse(where, Refused(400, bad.code, str(bad), param=bad.param))
+            self._refuse(request, where, Refused(400, bad.code, str(bad), param=bad.param))
         except JournalFull as full:
             log.error("call refused: %s", full.message)
-            return self._refuse(where, Refused(503, "recorder_unavailable", "calls cannot be recorded now"))
+            self._refuse(request, where, Refused(503, "recorder_unavailable", "calls cannot be recorded now"))
         except Unknown as unknown:
-            return self._refuse(where, Refused(409, "session_unknown", f"{unknown.message}: {unknown.hint}"))
+            self._refuse(request, where, Refused(409, "session_unknown", f"{unknown.message}: {unknown.hint}"))
         except Full as full:
-            return self._refuse(where, Refused(503, "too_many_sessions", full.message))
-        except ClientLeft:
-            return _hang_up(request)
-        except Exception:
+            self._refuse(request, where, Refused(503, "too_many_sessions", full.message))
+        except Gone:
+            raise
+        except Exception as error:
             # The process boundary: one request's failure is its own, and is logged.
-            log.exception("request failed: path=%s", request.rel_url.raw_path)
-            if request.writer.output_size:
-                return _hang_up(request)  # a second head would be bytes in the middle of an answer
-            return self._refuse(where, Refused(500, "internal_error", "the proxy failed; its log says why"))
+            log.exception("request failed: path=%s", request.path)
+            if request.outlet.begun:
+                raise Gone from error  # a second head would be bytes in the middle of an answer
+            self._refuse(request, where, Refused(500, "internal_error", "the proxy failed; its log says why"))
 
-    async def _handle(self, request: web.BaseRequest, where: Route) -> web.StreamResponse:
+    async def _handle(self, request: Request, where: Route) -> None:
         check_head(request)
         if not known_host(request, self._deps.config.host) and _key(request) is None:
             raise Refused(403, "bad_host", "without a session's key this is served to this machine's own names only")
@@ -106,21 +97,21 @@ class DataPlane:
         allowed = METHODS[where.kind]
         if request.method == "OPTIONS":
             # No Access-Control header: pages of other origins may not call.
-            return web.Response(status=204, headers={"Allow": ", ".join(allowed)})
+            return request.outlet.answer(204, headers={"Allow": ", ".join(allowed)})
         if request.method not in allowed:
             message = f"{request.method} is not for this path; use {allowed[0]}"
             raise Refused(405, "method_not_allowed", message, headers={"Allow": ", ".join(allowed)})
         match where.kind:
             case Kind.PROBE:
-                return _json(discovery.probe(where.probe))
+                _give(request, discovery.probe(where.probe))
             case Kind.DROP:
-                return _json({})
+                _give(request, {})
             case Kind.MODELS:
-                return self._models(request, where)
+                _give(request, self._models(request, where))
             case _:
-                return await self._call(request, where)
+                await self._call(request, where)
 
-    async def _call(self, request: web.BaseRequest, where: Route) -> web.StreamResponse:
+    async def _call(self, request: Request, where: Route) -> None:
         if self._deps.draining:
             raise Refused(503, "draining", "this proxy is stopping")
         live, rule = await self._door(request, where)
@@ -131,12 +122,13 @@ class DataPlane:
         try:
             body = await read_body(request, limits)
             if where.kind is Kind.COUNT:
-                return await count(self._deps, where, body, live)
-            return await accept(self._deps, request, where, body, live, rule)
+                request.outlet.answer(200, await count(self._deps, where, body, live))
+            else:
+                await accept(self._deps, request, where, body, live, rule)
         finally:
             self._calls -= 1
 
-    async def _door(self, request: web.BaseRequest, where: Route) -> tuple[Live | None, str]:
+    async def _door(self, request: Request, where: Route) -> tuple[Live | None, str]:
         """The session that the request's key opens, and the rule that found it; None where implicit ones may be."""
         key = _key(request)
         deps = self._deps
@@ -154,50 +146,40 @@ class DataPlane:
         live = await deps.registry.find(session_id)
         return live if live is not None else deps.registry.adopt(session_id, deps.policy()), "key"
 
-    def _models(self, request: web.BaseRequest, where: Route) -> web.Response:
+    def _models(self, request: Request, where: Route) -> dict[str, Any]:
         replica = self._deps.pool.first()
         name = self._deps.config.model or (replica.abilities.model if replica else None) or "policy"
         card = ModelCard(where.probe or name, replica.abilities.max_model_len if replica else None)
         if where.dialect == GEMINI or any(header in request.headers for header in GOOGLE_HEADERS):
             model = gemini_model(card.name, card.context)
-            return _json(model if where.probe else {"models": [model]})
-        codex = "client_version" in request.query
-        return _json(card.entry() if where.probe else discovery.model_list(card, codex=codex))
+            return model if where.probe else {"models": [model]}
+        codex = "client_version" in request.query()
+        return card.entry() if where.probe else discovery.model_list(card, codex=codex)
 
-    def _refuse(self, where: Route, refused: Refused) -> web.Response:
+    def _refuse(self, request: Request, where: Route, refused: Refused) -> None:
         self._deps.metrics.refused.labels(refused.code).inc()
         body = DIALECTS[where.dialect].error(
             refused.status, code=refused.code, message=refused.message, param=refused.param
         )
-        response = web.Response(
-            status=refused.status, body=body, headers=refused.headers, content_type="application/json"
-        )
+        headers = {**JSON, **refused.headers}
         if refused.status == 409:
-            response.headers[AGAIN] = "false"
-        if refused.code in ENDS:
-            response.force_close()
-        return response
+            headers[AGAIN] = "false"
+        request.outlet.answer(refused.status, body, headers, close=refused.code in ENDS)
 
 
-def _key(request: web.BaseRequest) -> str | None:
+def _key(request: Request) -> str | None:
     """A key of ours, wherever the client put it; a foreign one is no key."""
     scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
     given = [bearer.strip()] if scheme.lower() == "bearer" else []
     given += [request.headers.get(name, "") for name in KEY_HEADERS]
-    given.append(request.query.get("key", ""))
+    given += request.query().get("key", ())
     return next((key for key in given if key.startswith(PREFIX)), None)
 
 
-def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
-    """Ends the connection where it is; what is returned reaches nobody."""
-    request.protocol.force_close()
-    return web.Response(status=499)
-
-
-def _base_url(request: web.BaseRequest, where: Route) -> str:
+def _base_url(request: Request, where: Route) -> str:
     session = f"/s/{where.session_id}" if where.session_id is not None else ""
     return f"http://{request.host}{session}/v1"
 
 
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+def _give(request: Request, value: object) -> None:
+    request.outlet.answer(200, msgspec.json.encode(value))

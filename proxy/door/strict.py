@@ -6,21 +6,20 @@ codings that another parser in front of us, or behind, may read otherwise, and t
 
 from __future__ import annotations
 
-from aiohttp import HttpVersion10, HttpVersion11, hdrs, web
-
 from forge.proxy.door.refusal import Refused
+from forge.proxy.door.request import HTTP_10, HTTP_11, Head
 
 
-def check_head(request: web.BaseRequest) -> None:
+def check_head(request: Head) -> None:
     """Raises ``Refused``, after which the connection must end: what follows on it may be no request."""
-    if request.version not in (HttpVersion11, HttpVersion10):
+    if request.version not in (HTTP_11, HTTP_10):
         raise Refused(505, "http_version", "this speaks HTTP/1.1")
-    if request.method == hdrs.METH_CONNECT:
+    if request.method == "CONNECT":
         raise Refused(405, "no_tunnel", "this is no proxy for other hosts", headers={"Allow": "GET, POST"})
-    coding = request.headers.get(hdrs.TRANSFER_ENCODING)
+    coding = request.headers.get("Transfer-Encoding")
     if coding is None:
         return
-    if request.version == HttpVersion10:
+    if request.version == HTTP_10:
         raise Refused(400, "bad_framing", "HTTP/1.0 has no Transfer-Encoding")
     if coding.strip().lower() != "chunked":
         raise Refused(501, "bad_framing", "the only Transfer-Encoding here is chunked")

@@ -1,0 +1,148 @@
+"""Reads the heads of a connection's requests, one after another: llhttp says what is one, this says what else is not.
+
+Owns the limits of a head, and the one rule by which requests that follow each other closely are told apart: llhttp gets
+no bytes behind an empty line until it was asked, for a head ends nowhere else. It sees bodies of a known length pass;
+bodies in chunks are for ``chunks``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import httptools
+
+from forge.proxy.door.request import HTTP_10, HTTP_11, Headers, Request, split_target
+
+END: Final = b"\r\n\r\n"
+FIELD_BYTES: Final = 32 << 10
+"""Longest request target, and header field: Codex puts JSON into one."""
+HEAD_BYTES: Final = 256 << 10
+FIELDS: Final = 128
+ONCE: Final = frozenset(
+    {
+        "content-length",
+        "content-location",
+        "content-range",
+        "content-type",
+        "etag",
+        "host",
+        "max-forwards",
+        "server",
+        "transfer-encoding",
+        "user-agent",
+    }
+)
+"""Headers of which one parser may take the first and another the last."""
+VERSIONS: Final = {"1.1": HTTP_11, "1.0": HTTP_10}
+OTHER_VERSION: Final = (0, 0)
+
+
+class Malformed(Exception):
+    """No HTTP that can be read in one way only. Says why, and nothing of what came."""
+
+
+class HeadReader:
+    """Of one connection."""
+
+    def __init__(self) -> None:
+        self._parser: httptools.HttpRequestParser | None = None
+        self._request: Request | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tail = b""
+        self._bytes = 0
+        self._target = b""
+        self._headers = Headers()
+        self._fields = 0
+
+    def feed(self, data: bytes) -> tuple[Request | None, int]:
+        """The request whose head ends in ``data``, and where; None and all of it if none does. Raises ``Malformed``."""
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
+        at = 0
+        while at < len(data):
+            end = slice_end(self._tail, data, at)
+            piece = data[at:end]
+            self._bytes += len(piece)
+            if self._bytes > HEAD_BYTES:
+                raise Malformed("the head is too long")
+            self._read(piece)
+            at = end
+            if (request := self._request) is not None:
+                if not (self._tail + piece).endswith(END):
+                    raise Malformed("the head does not end in an empty line")
+                self._request = None
+                self._forget()
+                return request, at
+            self._tail = (self._tail + piece)[-3:]
+        return None, at
+
+    def _read(self, piece: bytes) -> None:
+        assert self._parser is not None
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self.renew()  # an offer, which is not taken; the parser waits for another protocol
+        except httptools.HttpParserError as error:
+            told = error.__context__ if isinstance(error.__context__, Malformed) else type(error).__name__
+            raise Malformed(str(told)) from None
+
+    def skip(self, piece: bytes) -> None:
+        """Part of a body of known length."""
+        if self._parser is not None:
+            self._read(piece)
+
+    def renew(self) -> None:
+        """What follows, a parser that has seen nothing reads; a reader that is not needed any more lets its own go."""
+        self._parser = None
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        if self._request is not None:
+            raise Malformed("it goes on behind the end of its head")
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        if len(self._target) > FIELD_BYTES:
+            raise Malformed("the request line is too long")
+
+    def on_header(self, raw: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > FIELDS:
+            raise Malformed("there are too many headers")
+        if len(raw) + len(value) > FIELD_BYTES:
+            raise Malformed("a header is too long")
+        name = _name(raw)
+        if not self._headers.add(name, value.rstrip(b" \t").decode("utf-8", "surrogateescape")) and name in ONCE:
+            raise Malformed("a header that may come once comes again")
+
+    def on_headers_complete(self) -> None:
+        parser, headers = self._parser, self._headers
+        assert parser is not None
+        version = VERSIONS.get(parser.get_http_version(), OTHER_VERSION)
+        if version == HTTP_11 and "host" not in headers:
+            raise Malformed("it names no host")
+        method = parser.get_method().decode()
+        try:
+            target = split_target(method, self._target.decode("utf-8", "surrogateescape"))
+        except ValueError as error:
+            raise Malformed(str(error)) from None
+        self._request = Request(method, target, version, headers, keep_alive=parser.should_keep_alive())
+
+
+def slice_end(tail: bytes, data: bytes, at: int) -> int:
+    """Behind the next empty line of ``data``, or its end. ``tail``: the bytes before ``at``, three of them at most."""
+    if tail:
+        seam = (tail + data[at : at + 3]).find(END)
+        if seam >= 0:
+            return at + seam + len(END) - len(tail)
+    found = data.find(END, at)
+    return found + len(END) if found >= 0 else len(data)
+
+
+@lru_cache(maxsize=1024)
+def _name(raw: bytes) -> str:
+    return raw.decode("latin-1").lower()

@@ -1,0 +1,200 @@
+"""A request at the data plane's door: its head, and its body as that comes.
+
+Owns how a target and its headers are read; the bytes are read by ``head`` and ``chunks``, and put here by the
+connection. The one non-obvious fact: a request is served as soon as its head is whole, so whoever wants the body
+waits for ``arrived``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+from urllib.parse import parse_qs
+
+if TYPE_CHECKING:
+    from forge.proxy.door.outlet import Outlet
+
+T = TypeVar("T")
+ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+([^#]*)")
+HTTP_11: Final = (1, 1)
+HTTP_10: Final = (1, 0)
+
+
+class Head(Protocol):
+    """What both planes look at, whoever has read it."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def version(self) -> tuple[int, int]: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+class Headers(Mapping[str, str]):
+    """By name, of any case; where a name came more than once its first value counts, and ``getall`` gives all."""
+
+    __slots__ = ("_first", "_later")
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self._later: list[tuple[str, str]] = []
+
+    def add(self, name: str, value: str) -> bool:
+        """``name`` in lower case. False: it was there already."""
+        if name in self._first:
+            self._later.append((name, value))
+            return False
+        self._first[name] = value
+        return True
+
+    def __getitem__(self, name: str) -> str:
+        return self._first[name.lower()]
+
+    @overload
+    def get(self, key: str, /) -> str | None: ...
+
+    @overload
+    def get(self, key: str, /, default: str | T) -> str | T: ...
+
+    def get(self, key: str, /, default: Any = None) -> Any:
+        return self._first.get(key.lower(), default)
+
+    def getall(self, name: str) -> list[str]:
+        name = name.lower()
+        found = [self._first[name]] if name in self._first else []
+        return found + [value for other, value in self._later if other == name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._first
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._first)
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+
+class Request:
+    """``outlet`` is the way back; ``length`` is 0 where no length was said."""
+
+    __slots__ = (
+        "_pieces",
+        "_waiter",
+        "broken",
+        "chunked",
+        "complete",
+        "headers",
+        "keep_alive",
+        "length",
+        "limit",
+        "method",
+        "outlet",
+        "path",
+        "query_string",
+        "size",
+        "transport",
+        "version",
+    )
+    outlet: Outlet
+    transport: asyncio.Transport
+
+    def __init__(
+        self, method: str, target: tuple[str, str], version: tuple[int, int], headers: Headers, *, keep_alive: bool
+    ) -> None:
+        self.method = method
+        self.path, self.query_string = target
+        self.version = version
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.length = int(headers.get("content-length", "0"))
+        self.chunked = "transfer-encoding" in headers
+        self.limit = 0
+        """Bytes of the body after which no more are kept."""
+        self.size = 0
+        """Of the body, as far as it came."""
+        self.complete = False
+        self.broken = False
+        """What came is no body; where it ends cannot be told."""
+        self._pieces: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def host(self) -> str:
+        return self.headers.get("host", "")
+
+    @property
+    def remote(self) -> str | None:
+        """The client's address; None on a unix socket."""
+        peer = self.transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else None
+
+    def query(self) -> dict[str, list[str]]:
+        return parse_qs(self.query_string, keep_blank_values=True) if self.query_string else {}
+
+    # The body, for who serves
+
+    @property
+    def too_large(self) -> bool:
+        return max(self.size, self.length) > self.limit
+
+    async def arrived(self) -> None:
+        """Until the body is whole, is broken, or is too large."""
+        if self.complete or self.broken or self.too_large:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def take(self) -> bytes:
+        """The body, once."""
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    # The body, for the connection
+
+    def feed(self, piece: bytes) -> None:
+        self.size += len(piece)
+        if self.size <= self.limit:
+            self._pieces.append(piece)
+        else:
+            self._pieces.clear()
+            self._wake()
+
+    def finish(self) -> None:
+        self.complete = True
+        self._wake()
+
+    def spoil(self) -> None:
+        self.broken = True
+        self._wake()
+
+    def refuse_body(self) -> None:
+        """Nobody wants the rest: it is counted, and not kept."""
+        self.limit = -1
+        self._pieces.clear()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+@lru_cache(maxsize=1024)
+def split_target(method: str, target: str) -> tuple[str, str]:
+    """Path and query as they came; of an absolute URL its own, whatever host it names. Raises ``ValueError`` on what is
+    neither."""
+    if not target.startswith("/"):
+        found = ABSOLUTE.fullmatch(target.partition("#")[0])
+        if found is not None:
+            target = found[1] if found[1].startswith("/") else f"/{found[1]}"
+        elif method != "CONNECT" and (method, target) != ("OPTIONS", "*"):
+            raise ValueError("not a request target")
+    path, _, query = target.partition("#")[0].partition("?")
+    return path, query
