@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from forge.proxy.control import wire
+from forge.proxy.upstreams.plan import Adapter
 from forge.proxy.upstreams.publish import Published
 from forge.storage.errors import BadInput, ForgeError, Unavailable
 from forge.storage.records import Call, Sample, Selection, Session
@@ -132,6 +133,7 @@ class ControlClient:
         *,
         version: int,
         path: Path | str | None = None,
+        adapter: Adapter | None = None,
         digest: str | None = None,
         lineage: str | None = None,
         mode: Literal["wait", "abort", "keep"] = "wait",
@@ -141,6 +143,7 @@ class ControlClient:
         body = {
             "version": version,
             "path": str(path) if path is not None else None,
+            "adapter": msgspec.to_builtins(adapter),
             "digest": digest,
             "lineage": lineage,
             "mode": mode,

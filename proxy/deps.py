@@ -73,10 +73,10 @@ class Deps:
 
     def note_policy(self, replica: Replica) -> None:
         """Something was published to the replica: a restart remembers what."""
-        version, lineage, digest = replica.policy
-        assert version is not None
+        policy = replica.policy
+        assert policy.version is not None
         try:
-            self.recorder.policy(replica.url, version, lineage, digest)
+            self.recorder.policy(replica.url, policy.version, policy.lineage, policy.digest)
         except JournalFull as error:
             # Each call names its version; only what a restart would remember is missing.
             log.warning("publication not recorded: %s", error.message)

@@ -27,6 +27,7 @@ __all__ = ["Fault", "Gate", "ScriptedEngine", "Served", "Turn", "WordTokenizer"]
 
 
 CONTINUE = "/v1/chat/completions/continue"
+LOAD = "/v1/load_lora_adapter"
 PLAIN = ("/tokenize", "/v1/chat/completions/render", "/inference/v1/generate", "/generate", CONTINUE)
 """Routes that change nothing."""
 
@@ -113,7 +114,7 @@ class ScriptedEngine(Shapes):
             self.probes.append(path)
             return self._get(path)
         payload = json.loads(await request.read() or b"{}")
-        if path in PLAIN:
+        if path in PLAIN or (path == LOAD and not payload):
             self.probes.append(path)
             return self._post(path, payload, dict(request.query))
         self.admin.append((path, dict(payload) | dict(request.query)))
@@ -233,7 +234,7 @@ class ScriptedEngine(Shapes):
         )
         streaming = bool(served.json.get("stream")) and not fault.json_to_stream
         if served.path == "/v1/completions":
-            answer = RawAnswer(served, self.tokenizer, self._asks_ids(served), self.model)
+            answer = RawAnswer(served, self.tokenizer, self._asks_ids(served), self.named(served))
             gate = served.turn.gate or self.gate
             events = raw_events(answer, chunks, gate, self._emit, self._usage, streaming=streaming)
         else:

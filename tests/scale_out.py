@@ -58,7 +58,7 @@ class ScaleOutEngine(ScriptedEngine):
         params |= {"stop": _strings(asked.get("stop")), "bad_words": [], "output_kind": 2}
         params |= {"max_tokens": limit or self.max_model_len - len(prompt)}
         params |= {"logprobs": asked.get("top_logprobs") or 0} if asked.get("logprobs") else {}
-        head = {"request_id": "chatcmpl-rendered", "model": self.model, "output_mode": "tokens"}
+        head = {"request_id": "chatcmpl-rendered", "model": asked.get("model", self.model), "output_mode": "tokens"}
         return head | {"token_ids": prompt, "sampling_params": params, "stream": bool(asked.get("stream"))}
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:

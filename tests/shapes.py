@@ -23,6 +23,10 @@ class Shapes:
         self.hidden: Json = {}
         """Sampling members that it takes from its model where a request says nothing of them."""
 
+    def named(self, served: Served) -> str:
+        """The model that an answer names."""
+        return self.model
+
     def _chunks(self, served: Served) -> list[Chunk]:
         """The turn as chunks of delta and ids, cut at max_tokens."""
         turn = served.turn
@@ -92,7 +96,7 @@ class Shapes:
             "id": served.id or f"chatcmpl-{len(self.served)}",
             "object": "chat.completion.chunk",
             "created": 1700000000,
-            "model": self.model,
+            "model": self.named(served),
         }
         role = choice_of({"role": "assistant", "content": ""})
         usage_due = bool((served.json.get("stream_options") or {}).get("include_usage"))
@@ -152,7 +156,7 @@ class Shapes:
             "id": f"chatcmpl-{len(self.served)}",
             "object": "chat.completion",
             "created": 1700000000,
-            "model": self.model,
+            "model": self.named(served),
             "choices": [choice],
             "usage": self._usage(served),
             "prompt_logprobs": None,

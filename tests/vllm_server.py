@@ -54,6 +54,7 @@ def command(python: Path, model: Path, port: int) -> list[str]:
         *("--max-model-len", "8192", "--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         *("--chat-template", str(model / "chat_template.jinja"), "--logprobs-mode", "processed_logprobs"),
         *("--generation-config", "vllm", "--enable-scale-out"),
+        *("--enable-lora", "--max-lora-rank", "16"),
     ]
 
 
@@ -82,6 +83,7 @@ def main(args: list[str]) -> int:
         **os.environ,
         "HF_HUB_OFFLINE": "1",
         "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_NO_USAGE_STATS": "1",
     }

@@ -17,6 +17,8 @@ import msgspec
 from forge.storage.errors import BadInput
 
 POINTER = "CURRENT"
+ADAPTER = "adapter"
+"""Folder beside merged weights that holds the adapter alone, as peft and vLLM read it."""
 READ_BYTES = 1 << 20
 
 

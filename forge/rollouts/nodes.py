@@ -26,6 +26,7 @@ from forge.stack import PROXY_START_S, PROXY_STOP_S, Control
 from forge.storage.errors import ForgeError, Unavailable
 from forge.storage.journal import journal_dir
 from forge.storage.names import CATALOG
+from forge.trainer.publish import adapter_of
 
 log = logging.getLogger(__name__)
 
@@ -197,8 +198,9 @@ class Nodes:
         except ForgeError as error:
             log.warning("the journal of node %s is not ended: %s", node.address, error.message)
 
-    async def publish(self, published: Published) -> None:
-        """Every proxy holds its calls, one has the policy servers load the weights, all others take over its word."""
+    async def publish(self, published: Published, *, whole: bool = False) -> None:
+        """Every proxy holds its calls, one has the policy servers load the weights, all others take over its word.
+        ``whole``: not as an adapter, for those that are trained from now on are adapters of these."""
         first, *others = self.alive
         async with _held(others):
             for node in (first, *others):
@@ -206,6 +208,7 @@ class Nodes:
                 await node.client.publish(
                     version=published.version,
                     path=str(published.path.resolve()) if loads else None,
+                    adapter=adapter_of(published) if loads and not whole else None,
                     digest=published.digest,
                     lineage=published.lineage,
                     by_trainer=not loads,

@@ -48,7 +48,7 @@ async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say, seen: Se
     with scratch("train") as folder, cluster(config.ray):
         async with _policy(rollouts, served, folder, say) as upstream, _serving(rollouts, upstream, say) as nodes:
             if run.policy is not None:
-                await nodes.publish(_published(served))
+                await nodes.publish(_published(served), whole=start.version is None)
             sessions = Sessions(rollouts, nodes, folder)
             # A run that goes on draws groups anew that it had begun before: they are others, of another name.
             prefix = f"{run.run_id}/{secrets.token_hex(3)}"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from forge.policy.weights import ADAPTER
 from forge.storage.errors import BadInput, Unavailable
 from forge.trainer.config import PARTS
 from forge.trainer.loss import Scored, score_tokens
@@ -26,10 +27,8 @@ TOLERANCE: Final = 1e-4
 """How far our own log probs may lie from those of the model's whole forward pass."""
 SMALL: Final = 20_000_000
 """Parameters of a model whose activations are kept, not computed again: a quarter of the time for megabytes."""
-NOT_COPIED: Final = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.pth", "config.json", "adapter")
+NOT_COPIED: Final = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.pth", "config.json", ADAPTER)
 """Weights and the config are written anew; tokenizer, chat template and the rest are the base model's."""
-ADAPTER: Final = "adapter"
-"""Folder beside merged weights that holds the adapter alone, as peft and vLLM read it."""
 
 
 class Scorer(torch.nn.Module):

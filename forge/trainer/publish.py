@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
+
 from forge.client import ControlClient
-from forge.policy.weights import Published
+from forge.policy.weights import ADAPTER, Published
+from forge.proxy.upstreams.plan import Adapter
 from forge.storage.errors import BadInput
 from forge.trainer.config import TrainConfig
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """Of peft."""
+
+    base_model_name_or_path: str
+
+
+def adapter_of(published: Published) -> Adapter | None:
+    """The same weights as what was trained of them; None where all were."""
+    folder = published.path.resolve() / ADAPTER
+    try:
+        config = msgspec.json.decode((folder / "adapter_config.json").read_bytes(), type=_Config)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{folder} holds no adapter: {error}", "remove the folder, and publish again") from error
+    base = Path(config.base_model_name_or_path)
+    return Adapter(path=str(folder), base=str(base.resolve() if base.is_dir() else base))
 
 
 async def announce(url: str, token: str, published: Published) -> None:
@@ -13,6 +37,7 @@ async def announce(url: str, token: str, published: Published) -> None:
         await control.publish(
             version=published.version,
             path=str(published.path.resolve()),
+            adapter=adapter_of(published),
             digest=published.digest,
             lineage=published.lineage,
         )

@@ -12,6 +12,7 @@ from typing import Any, Final
 import aiohttp
 import numpy as np
 
+from forge.proxy.engines.adapters import listed
 from forge.storage.errors import Unavailable
 from forge.storage.records import Call, LogProbs
 from forge.verify.scores import Scores, Serves
@@ -42,15 +43,12 @@ class ServerScorer:
         url = url.rstrip("/").removesuffix("/v1")
         models = await _json(http, "GET", f"{url}/v1/models")
         weights = await _json(http, "GET", f"{url}/weight_info", optional=True)
-        try:
-            model = str(models["data"][0]["id"])
-        except (KeyError, IndexError, TypeError) as error:
-            raise Unavailable(f"the policy server {url} names no model", f"look at {url}/v1/models") from error
-        version = str(weights.get("weight_version", ""))
-        serves = Serves(
-            f"the policy server {url}", int(version) if version.isdigit() else None, weights.get("weight_digest")
-        )
-        return cls(http, url, model, serves)
+        found, version = listed(models), str(weights.get("weight_version", ""))
+        if found.base is None:
+            raise Unavailable(f"the policy server {url} names no model", f"look at {url}/v1/models")
+        number = int(version) if version.isdigit() else None
+        serves = Serves(f"the policy server {url}", number, weights.get("weight_digest"))
+        return cls(http, url, found.of(number) or found.base, serves)
 
     async def score(self, call: Call, temperature: float) -> Scores:
         raw = await self._raw(call)

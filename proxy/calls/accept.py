@@ -189,7 +189,9 @@ def _overrides(deps: Deps, live: Live | None, replica: Replica | None) -> Overri
     sampling = live.sampling if live is not None and live.sampling is not None else deps.config.sampling
     return Overrides(
         sampling=sampling,
-        model=deps.config.model or (abilities.model if abilities else None),
+        model=(replica.policy.adapter if replica else None)
+        or deps.config.model
+        or (abilities.model if abilities else None),
         max_tokens_cap=live.tokens_left() if live is not None else None,
         context_len=abilities.max_model_len if abilities else None,
         unfit_limit=live.unfit_limit if live is not None else None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from forge.proxy.config import Limits
-from forge.proxy.dialects.overlay import limit_of, without_limit
+from forge.proxy.dialects.overlay import limit_of, with_model, without_limit
 from forge.proxy.metrics import Metrics
 from forge.proxy.recording.recorder import Recording
 from forge.proxy.sessions.spec import Policy
@@ -51,13 +51,18 @@ class Asking:
     policy: Policy = field(default_factory=Policy)
     """What the replica served when it was asked."""
     written_for: Replica | None = field(init=False)
+    latest: Policy = field(init=False)
+    """The one that was asked last, and which the request names."""
     sent: bytes = b""
     """The request as the engine that answered got it."""
+    _name: str | None = None
+    """Of the model, where the request was written with another."""
     _later: Reply | None = None
     """That of the last continuation."""
 
     def __post_init__(self) -> None:
         self.written_for = self.replica
+        self.latest = self.replica.policy if self.replica is not None else Policy()
 
     async def send(self, path: str, body: bytes) -> Reply:
         """The engine's status and headers; ``end`` must follow. Raises ``Failed``."""
@@ -71,7 +76,7 @@ class Asking:
                     break
                 continue
             self.recording.attempt = number
-            self.sent = body
+            body = self.sent = self.named(body, replica)
             self._begin(replica)
             try:
                 reply = await self.client.send("POST", replica.url + path, body)
@@ -104,6 +109,22 @@ class Asking:
         self.end(refused)
         self.metrics.resent.inc()
         return await self.send(path, without_limit(body))
+
+    def named(self, body: bytes, replica: Replica) -> bytes:
+        """The request for what the replica serves now: the weights may be called by another name than the ones that it
+        was written for."""
+        before, self.latest = self.latest, replica.policy
+        if before.adapter == self.latest.adapter:
+            return body
+        self._name = self.latest.adapter or replica.abilities.model
+        return body if self._name is None else with_model(body, self._name)
+
+    @property
+    def ended(self) -> Policy:
+        """What the last token is of: other weights may have come to the replica meanwhile, but an adapter that runs
+        is not exchanged."""
+        now = self.replica.policy if self.replica is not None else Policy()
+        return now if now.adapter == self.latest.adapter else self.latest
 
     def successor(self) -> Replica | None:
         """Who would go on with a generation that the engine gave up."""
@@ -186,6 +207,8 @@ class Asking:
             "replica": self.replica.url if self.replica else "",
             "at_us": self.recording.recorder.now() - self.recording.opened_us,
         }
+        if self._name is not None:
+            entry["model"] = self._name
         if status is not None:
             entry["status"] = status
         if error is not None:

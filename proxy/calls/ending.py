@@ -17,7 +17,7 @@ def close_frame(asking: Asking, delivered: tuple[int, str], *, error: str | None
     """``delivered``: bytes and their sha256; ``told``: the frame's other members, as the call knows them."""
     size, sha256 = delivered
     replica, attempts = asking.replica, asking.attempts
-    policy = replica.policy if replica else None
+    policy = asking.ended if replica else None
     return Close(
         call_id=asking.recording.call_id,
         error=redact(error) if error is not None else None,

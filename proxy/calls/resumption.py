@@ -60,6 +60,7 @@ class Resumption:
         if self._replica is None or self._replica.engine.continuation is None:
             return None
         self._so_far = so_far
+        self.asking.sent = self.asking.named(self.asking.sent, self._replica)
         self._steps = self._replica.engine.continuation(self.path, self.asking.sent, so_far)
         return await self._ask(None)
 

@@ -14,8 +14,9 @@ from forge.proxy.control.server import read
 from forge.proxy.control.wire import reply
 from forge.proxy.deps import Upstreams
 from forge.proxy.tasks import Tasks
+from forge.proxy.upstreams.plan import Publish
 from forge.proxy.upstreams.pool import PAUSED, Replica, State
-from forge.proxy.upstreams.publish import Publish, Publisher
+from forge.proxy.upstreams.publish import Publisher
 from forge.proxy.upstreams.replicas import join
 from forge.storage.errors import BadInput
 
@@ -112,5 +113,6 @@ def _told(replica: Replica) -> dict[str, Any]:
     return replica_brief(replica) | {
         "policy_lineage": replica.policy.lineage,
         "weight_digest": replica.policy.digest,
+        "adapter": replica.policy.adapter,
         "abilities": replica.abilities,
     }

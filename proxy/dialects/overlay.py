@@ -88,6 +88,10 @@ def without_limit(body: bytes) -> bytes:
     return splice.rebuild({name: value for name, value in splice.members(body).items() if name not in LIMITS})
 
 
+def with_model(body: bytes, name: str) -> bytes:
+    return splice.rebuild(splice.members(body) | {"model": Raw(msgspec.json.encode(name))})
+
+
 def sampling(request: Values) -> str | None:
     """JSON object of the sampling members."""
     kept = {name: Raw(bytes(value)) for name, value in request.items() if name in SAMPLING}

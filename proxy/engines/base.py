@@ -88,6 +88,9 @@ class Tokens:
     message: dict[str, Any]
     """The assistant message in chat form: role, content, reasoning?, tool_calls?."""
     model: str | None
+    """As the server names its base weights."""
+    version: int | None = None
+    """Of every token, where the name of the model that answered tells it."""
     version_spans: list[tuple[int, int, int]] | None = None
     """(version, start, end) over output_ids, where the engine gives them."""
     top_logprobs: str | None = None
@@ -166,6 +169,21 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapters:
+    """How an engine loads adapters beside its base weights, each under a name, and lets them go."""
+
+    load_path: str
+    unload_path: str
+
+    def load(self, name: str, path: str) -> Step:
+        return Step("POST", self.load_path, {"lora_name": name, "lora_path": path})
+
+    def unload(self, name: str) -> Step:
+        """New calls can name it no more; running ones keep it."""
+        return Step("POST", self.unload_path, {"lora_name": name}, ok=(200, 404))
+
+
+@dataclass(frozen=True, slots=True)
 class Publication:
     """The steps that load new weights, in order. A step group may be empty where the engine needs none."""
 
@@ -193,6 +211,12 @@ class Abilities:
     first_divergence: str | None = None
     """Where two turns are not append-only: the first message that diverges."""
     token_in: bool = False
+    adapters: bool = False
+    """It loads adapters while it runs, if it was started for any."""
+    adapter: str | None = None
+    """The one that is the version that it says it serves."""
+    weights: str | None = None
+    """The directory or name that its base weights were loaded from; None: they may be others by now."""
     weight_update: bool = False
     engine_version: str | None = None
     model: str | None = None
@@ -224,6 +248,8 @@ class Engine(Protocol):
     """None: it cannot go on from ids."""
     fallback: str | None
     """The engine that serves in its place where streams give no ids."""
+    adapters: Adapters | None
+    """None: it takes none while it runs."""
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         """``request`` holds the top-level members of the chat request, or of the raw completion's (which has a

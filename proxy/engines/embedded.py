@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from forge.proxy.engines.base import Continues, Continuing, Cut, GivenUp, Publication, Question, Step
+from forge.proxy.engines.base import Adapters, Continues, Continuing, Cut, GivenUp, Publication, Question, Step
 from forge.proxy.engines.going_on import RAW_PATH, raw
 from forge.proxy.engines.vllm import Vllm
 
@@ -41,6 +41,7 @@ class Embedded(Vllm):
     start_path: str | None = "/weight_info"
     start_pattern: bytes = rb'"boot_id"\s*:\s*"([^"]+)"'
     token_in: str | None = CONTINUE
+    adapters: Adapters | None = None
     continuation: Continues | None = staticmethod(_continuation)
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", None, b"null"),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import NOTHING, Ask, Collect, Continues, Cut, Publication, Tokens, Wire
+from forge.proxy.engines.base import NOTHING, Adapters, Ask, Collect, Continues, Cut, Publication, Tokens, Wire
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm import asks, asks_usage
 
@@ -26,6 +26,7 @@ class LlamaCpp:
     token_in: str | None = "/completion"
     continuation: Continues | None = None
     fallback: str | None = None
+    adapters: Adapters | None = None
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         members: dict[str, bytes] = {}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from forge.proxy.engines import answers
-from forge.proxy.engines.base import NOTHING, Ask, Collect, Continues, Publication, Tokens, Wire
+from forge.proxy.engines.base import NOTHING, Adapters, Ask, Collect, Continues, Publication, Tokens, Wire
 from forge.proxy.engines.prompt_ids import PromptIds
 from forge.proxy.engines.vllm import asks_usage
 
@@ -25,6 +25,7 @@ class OpenAI:
     token_in: str | None = None
     continuation: Continues | None = None
     fallback: str | None = None
+    adapters: Adapters | None = None
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:
         if not stream or asks_usage(request):

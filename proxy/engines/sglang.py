@@ -16,6 +16,7 @@ from msgspec import Raw
 from forge.proxy.engines import answers
 from forge.proxy.engines.base import (
     NOTHING,
+    Adapters,
     Ask,
     Collect,
     Continues,
@@ -75,6 +76,7 @@ class Sglang:
     token_in: str | None = "/generate"
     continuation: Continues | None = staticmethod(_continuation)
     fallback: str | None = "sglang_whole"
+    adapters: Adapters | None = None
     log_prob_cut: Cut = Cut(b"logprobs", b"null", b"null")
 
     def ask(self, request: Mapping[str, bytes | Raw], *, stream: bool, collect: Collect = NOTHING) -> Ask:

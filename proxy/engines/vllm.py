@@ -16,8 +16,10 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy.engines import answers
+from forge.proxy.engines.adapters import by_base
 from forge.proxy.engines.base import (
     NOTHING,
+    Adapters,
     Ask,
     Collect,
     Continues,
@@ -53,6 +55,7 @@ class Vllm:
     token_in: str | None = TOKEN_IN
     continuation: Continues | None = staticmethod(_continuation)
     fallback: str | None = None
+    adapters: Adapters | None = Adapters("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
     id_cuts: tuple[Cut, ...] = (
         Cut(b"token_ids", b"null", b"null"),
         Cut(b"prompt_token_ids", b"null", b"null"),
@@ -93,10 +96,10 @@ class Vllm:
         )
 
     def read_whole(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
-        return answers.read_whole(body, prompts)
+        return [by_base(tokens) for tokens in answers.read_whole(body, prompts)]
 
     def read_stream(self, body: bytes, prompts: PromptIds | None = None) -> list[Tokens]:
-        return answers.read_stream(body, prompts)
+        return [by_base(tokens) for tokens in answers.read_stream(body, prompts)]
 
     def publication(self, path: str, *, version: int, mode: str) -> Publication | None:
         reload: dict[str, Any] = {"method": "reload_weights", "kwargs": {"weights_path": path}}

@@ -194,6 +194,13 @@ def _versions(open: Open, close: Close, token: Tokens) -> dict[str, Any]:
             "version_spans": msgspec.json.encode([span for span in told if span[1] < span[2]]).decode(),
             "version_source": VersionSource.REPLICA_STATE.value,
         }
+    if token.version is not None:
+        return {
+            "policy_version_start": token.version,
+            "policy_version_end": token.version,
+            "version_spans": None,
+            "version_source": VersionSource.ENGINE_ANSWER.value,
+        }
     start = close.policy_version_start if close.policy_version_start is not None else open.policy_version
     end = close.policy_version if close.policy_version is not None else start
     return {

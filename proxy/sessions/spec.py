@@ -88,3 +88,5 @@ class Policy(NamedTuple):
     version: int | None = None
     lineage: str | None = None
     digest: str | None = None
+    adapter: str | None = None
+    """The model that calls name, where it is an adapter beside the base weights."""

@@ -18,6 +18,7 @@ import msgspec
 from forge.proxy.dialects.base import CHAT_PATH
 from forge.proxy.door.discovery import MODEL_OWNER
 from forge.proxy.engines import ENGINES
+from forge.proxy.engines.adapters import listed
 from forge.proxy.engines.base import Abilities, Engine
 from forge.proxy.recording.worth import DEFAULTED, UNTOLD
 from forge.proxy.upstreams.client import BrokeOff, EngineClient, NotBegun
@@ -44,29 +45,39 @@ async def identify(client: EngineClient, url: str, name: str) -> tuple[Engine, A
     models = await get(client, f"{url}/v1/models")
     version = await get(client, f"{url}/version")
     weights = await get(client, f"{url}/weight_info")
+    known = listed(models)
     entry: dict[str, Any] = next(iter(models.get("data") or [{}]), {})
     length = entry.get("max_model_len")
     if entry.get("owned_by") == MODEL_OWNER:
         raise BadInput(f"{url} is a Forge proxy, no policy server", "give the URL of the server behind it")
     if name == "auto":
-        known = OWNERS.get(str(entry.get("owned_by")), "vllm" if "version" in version else "openai")
-        name = "embedded" if "weight_digest" in weights else known
+        owner = OWNERS.get(str(entry.get("owned_by")), "vllm" if "version" in version else "openai")
+        name = "embedded" if "weight_digest" in weights else owner
     engine = ENGINES[name]
     if name.startswith("sglang"):
         weights = await get(client, f"{url}/model_info") or await get(client, f"{url}/get_model_info")
         version = await get(client, f"{url}/server_info") or await get(client, f"{url}/get_server_info")
-    stated = str(weights.get("weight_version", ""))
+    serves = stated(weights)
+    adapter = known.of(serves)
     return engine, Abilities(
-        model=entry.get("id"),
+        model=known.base,
+        adapter=adapter,
+        weights=known.root if serves is None or adapter is not None else None,
         max_model_len=length if isinstance(length, int) else None,
         engine_version=version.get("version"),
-        weight_version=int(stated) if stated.isdigit() else None,
+        weight_version=serves,
         weight_digest=weights.get("weight_digest"),
         weight_lineage=weights.get("weight_lineage"),
         weight_update=bool(weights),
         sampling_defaults=_sampled_by(weights.get("preferred_sampling_params")),
         started=await started(client, url, engine),
     )
+
+
+def stated(weights: Mapping[str, Any]) -> int | None:
+    """The version that a server says it serves; None for what it was started with."""
+    said = str(weights.get("weight_version", ""))
+    return int(said) if said.isdigit() else None
 
 
 async def started(client: EngineClient, url: str, engine: Engine) -> str | None:
@@ -104,12 +115,12 @@ def hash_ids(lists: Sequence[Sequence[Any]]) -> str:
     return hashlib.blake2b(msgspec.json.encode(lists), digest_size=16).hexdigest()
 
 
-async def takes_ids(client: EngineClient, url: str, engine: Engine) -> bool:
-    """Whether it has the route by which a generation goes on from its ids."""
-    if engine.token_in is None:
+async def takes(client: EngineClient, url: str, path: str | None) -> bool:
+    """Whether it has that route: an empty request asks for nothing, and is refused where there is one."""
+    if path is None:
         return False
     try:
-        status, _ = await client.json("POST", url + engine.token_in, {})
+        status, _ = await client.json("POST", url + path, {})
     except (NotBegun, BrokeOff):
         return False
     return status not in (403, 404, 405, 501)

@@ -45,6 +45,8 @@ class Replica:
     """Calls since it joined: of servers that are equally busy the one that had fewer is next."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     policy: Policy = field(default_factory=Policy)
+    weights: str | None = None
+    """Where its base weights were loaded from; None: it cannot be told. Only publications ask."""
     bad_weights: bool = False
     """A publication failed half way, or it came back as another than it was: only a publication makes it good."""
 

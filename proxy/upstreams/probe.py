@@ -19,7 +19,7 @@ from forge.proxy.dialects.base import CHAT_PATH, COMPLETIONS_PATH
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Abilities, Engine, Tokens
 from forge.proxy.upstreams.client import BrokeOff, EngineClient, NotBegun
-from forge.proxy.upstreams.identity import hash_ids, rendered_defaults, takes_ids, tokenizer_hash, untold
+from forge.proxy.upstreams.identity import hash_ids, rendered_defaults, takes, tokenizer_hash, untold
 from forge.storage.errors import Unavailable, Untrainable
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,8 @@ async def _probe(client: EngineClient, url: str, engine: Engine, known: Abilitie
         append_only=append_only,
         first_divergence=divergence,
         sampling_defaults=await _defaults(ask, known),
-        token_in=await takes_ids(client, url, engine),
+        token_in=await takes(client, url, engine.token_in),
+        adapters=engine.adapters is not None and await takes(client, url, engine.adapters.load_path),
         rescored=await ask.rescored(first) if engine.trainable else None,
         template_hash=hash_ids(rendered) if len(first.prompt_ids) else None,
         tokenizer_hash=await tokenizer_hash(client, url, known.model),

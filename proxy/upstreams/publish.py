@@ -10,33 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from forge.proxy.deps import Upstreams
+from forge.proxy.engines.adapters import Listed, listed
 from forge.proxy.engines.base import Publication, Step
 from forge.proxy.sessions.spec import Policy
 from forge.proxy.upstreams.client import BrokeOff, NotBegun
+from forge.proxy.upstreams.identity import stated
+from forge.proxy.upstreams.plan import Plan, Publish, plans
 from forge.proxy.upstreams.pool import PUBLISHING, Replica, State
 from forge.storage.errors import BadInput, Unavailable
 
 log = logging.getLogger(__name__)
-
-
-class Publish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    version: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-    path: str | None = None
-    """Directory that the policy servers load; None where the publisher has loaded the weights itself."""
-    digest: str | None = None
-    """Of the weights; a server that can tell must agree."""
-    lineage: str | None = None
-    mode: Literal["wait", "abort", "keep"] = "wait"
-    rolling: bool = False
-    """Replica by replica, the others serving on."""
-    by_trainer: bool = False
-    """The publisher has paused, loaded and reset the servers by its own means: only the version is new."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +36,10 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 class _StepFailed(Exception):
     pass
+
+
+class _Refused(_StepFailed):
+    """The server answered, and did not do it."""
 
 
 class Publisher:
@@ -79,6 +71,11 @@ class Publisher:
         if spec.by_trainer and spec.path is not None:
             raise BadInput(
                 "path and by_trainer exclude each other", "leave the one away that does not load the weights"
+            )
+        if spec.adapter is not None and spec.path is None:
+            raise BadInput(
+                "an adapter comes without path: servers that do not take it need the whole weights",
+                "name the directory of the merged model as path",
             )
         for replica in replicas:
             known = replica.policy
@@ -125,35 +122,48 @@ class Publisher:
 
     async def _replica(self, spec: Publish, replica: Replica) -> str | None:
         """None when the replica serves the version; else what went wrong, and the replica is out."""
-        steps = None
-        if not spec.by_trainer:
-            steps = replica.engine.publication(spec.path or "", version=spec.version, mode=spec.mode)
-        if steps is None:
-            if spec.path is not None:
-                return f"{replica.url} ({replica.engine.name}) cannot load weights"
-            steps = Publication(pause=(), load=(), reset=(), digest=None, set_version=(), resume=())
-        loading = False
         try:
-            await self._run(replica, steps.pause)
-            loading = True
-            if spec.path is not None:
-                await self._run(replica, steps.load)
-            await self._run(replica, steps.reset)
-            digest = await self._digest(spec, replica, steps)
-            await self._run(replica, steps.set_version)
+            tried = plans(spec, replica, *await self._served(replica))
         except _StepFailed as error:
-            return await self._broken(replica, steps, loading, str(error))
-        replica.policy = Policy(spec.version, spec.lineage, digest)
-        replica.bad_weights = False
+            replica.state, replica.reason = State.DOWN, str(error)
+            return str(error)
+        if not tried:
+            return f"{replica.url} ({replica.engine.name}) cannot load weights"
+        plan, loading = tried[0], False
+        try:
+            await self._run(replica, plan.steps.pause)
+            loading = True
+            try:
+                await self._run(replica, plan.steps.load)
+            except _Refused as error:
+                if plan is tried[-1]:
+                    raise
+                log.warning("the whole weights are loaded in the adapter's place: %s", error)
+                plan = tried[-1]
+                await self._run(replica, (*plan.steps.pause, *plan.steps.load))
+            await self._run(replica, plan.steps.reset)
+            digest = await self._digest(spec, replica, plan.steps)
+            await self._run(replica, plan.steps.set_version)
+        except _StepFailed as error:
+            return await self._broken(replica, plan, loading, str(error))
+        replica.policy = Policy(spec.version, spec.lineage, digest, plan.adapter)
+        replica.weights, replica.bad_weights = plan.weights, False
         self._deps.note_policy(replica)
         await self._deps.pool.known()  # before it samples again: the end of a call that straddles this says so
         try:
-            await self._run(replica, steps.resume)
+            await self._run(replica, plan.steps.resume)
         except _StepFailed as error:
             self._deps.pool.down(replica, str(error))
             return str(error)
         self._deps.pool.up(replica)
         return None
+
+    async def _served(self, replica: Replica) -> tuple[Listed, int | None]:
+        """The models and the version that it names now, where that matters."""
+        if not replica.abilities.adapters:
+            return Listed(), None
+        models = await self._step(replica, Step("GET", "/v1/models"))
+        return listed(models), stated(await self._step(replica, Step("GET", "/weight_info", ok=(200, 404))))
 
     async def _digest(self, spec: Publish, replica: Replica, steps: Publication) -> str | None:
         if steps.digest is None:
@@ -163,15 +173,16 @@ class Publisher:
             raise _StepFailed(f"{replica.url} loaded weights with digest {found}, not {spec.digest}")
         return found or spec.digest
 
-    async def _broken(self, replica: Replica, steps: Publication, loading: bool, why: str) -> str:
+    async def _broken(self, replica: Replica, plan: Plan, loading: bool, why: str) -> str:
         log.error("publication failed: %s", why)
         if not loading:
             try:
-                await self._run(replica, steps.resume)
+                await self._run(replica, plan.steps.resume)
             except _StepFailed as error:
                 log.warning("not resumed: %s", error)
         else:
             replica.policy = Policy()
+            replica.weights = replica.weights if plan.adapter is not None else None
             replica.bad_weights = True
         replica.state, replica.reason = State.DOWN, why
         return why
@@ -186,8 +197,8 @@ class Publisher:
         except (NotBegun, BrokeOff) as error:
             raise _StepFailed(f"{step.method} {step.path} of {replica.url}: {error}") from error
         if status not in step.ok:
-            raise _StepFailed(f"{step.method} {step.path} of {replica.url} answered {status}: {str(body)[:200]}")
+            raise _Refused(f"{step.method} {step.path} of {replica.url} answered {status}: {str(body)[:200]}")
         said = body if isinstance(body, dict) else {}
         if any(said.get(name, value) != value for name, value in step.expect.items()):
-            raise _StepFailed(f"{step.method} {step.path} of {replica.url} did not succeed: {str(said)[:200]}")
+            raise _Refused(f"{step.method} {step.path} of {replica.url} did not succeed: {str(said)[:200]}")
         return said

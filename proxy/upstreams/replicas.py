@@ -43,7 +43,8 @@ async def join(deps: Upstreams, url: str, *, start_s: float, remembered: Mapping
     known = deps.pool.get(url)
     if known is not None:
         return known  # added twice at once: the calls of the first must stay counted
-    replica = Replica(url, engine, found, policy=_policy(found, url, remembered or {}))
+    policy = _policy(found, url, remembered or {})._replace(adapter=found.adapter)
+    replica = Replica(url, engine, found, policy=policy, weights=found.weights)
     deps.pool.add(replica)
     log.info("policy server joined: url=%s engine=%s version=%s %s", url, engine.name, replica.policy.version, found)
     return replica
@@ -83,6 +84,7 @@ async def _look(deps: Upstreams, replica: Replica) -> None:
         return  # a publication was faster
     serves = _policy(plain, replica.url, {}).version
     if serves != replica.policy.version:
+        replica.weights = plain.weights
         _leave_out(replica, f"it came back with version {serves}, not {replica.policy.version}; publish to it again")
         return
     if (plain.started is None or plain.started != replica.abilities.started) and not await _again(deps, replica, plain):
@@ -107,7 +109,8 @@ async def _again(deps: Upstreams, replica: Replica, plain: Abilities) -> bool:
     for name in ("template_hash", "tokenizer_hash", "model", "engine_version"):
         if getattr(found, name) != getattr(before, name):
             log.warning("policy server %s came back with another %s", replica.url, name)
-    replica.engine, replica.abilities = engine, found
+    replica.engine, replica.abilities, replica.weights = engine, found, found.weights
+    replica.policy = replica.policy._replace(adapter=found.adapter)
     return replica.state == State.DOWN
 
 

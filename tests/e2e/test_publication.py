@@ -31,7 +31,7 @@ def moved(model: Path, target: Path) -> None:
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def loaded(model: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM

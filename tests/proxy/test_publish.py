@@ -193,7 +193,7 @@ async def test_the_version_is_known_after_a_restart_of_the_proxy(tmp_path: Path)
             await s.control.publish(version=4, path="/w/4", digest="d4", lineage="main")
         async with serving(tmp_path, upstreams=[engine.url]) as s:
             policy = s.proxy.deps.pool.all()[0].policy
-            assert policy == (4, "main", "d4")
+            assert policy[:3] == (4, "main", "d4")
 
 
 async def test_pause_holds_calls_until_resume(tmp_path: Path) -> None:

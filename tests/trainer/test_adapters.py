@@ -11,11 +11,13 @@ torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
-from forge.policy.weights import weight_digest  # noqa: E402
+from forge.policy.weights import Published, weight_digest  # noqa: E402
+from forge.proxy.upstreams.plan import Adapter  # noqa: E402
 from forge.storage.errors import BadInput  # noqa: E402
 from forge.trainer.batch import Row  # noqa: E402
 from forge.trainer.config import Hyper  # noqa: E402
 from forge.trainer.learner import Learner  # noqa: E402
+from forge.trainer.publish import adapter_of  # noqa: E402
 
 pytestmark = pytest.mark.model
 
@@ -49,6 +51,9 @@ def test_what_is_published_says_what_the_learner_says(tiny_model: Path, rows: li
     assert weight_digest(tmp_path / "new") != weight_digest(tiny_model)
     adapter = tmp_path / "new" / "adapter"
     assert {path.name for path in adapter.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
+    named = adapter_of(Published(1, tmp_path / "new", "", ""))
+    assert named == Adapter(path=str(adapter.resolve()), base=str(tiny_model.resolve()))
+    assert adapter_of(Published(0, tiny_model, "", "")) is None
     model = peft.PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(tiny_model), adapter)
     with torch.no_grad():
         ids = torch.from_numpy(rows[0].ids.astype(np.int64))[None]
