@@ -13,6 +13,8 @@ from typing import Final
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS: Final = [first + second for first in ALPHABET for second in ALPHABET]
 _RANDOM_BITS: Final = 80
+_RANDOM_BYTES: Final = _RANDOM_BITS // 8
+_AT_ONCE: Final = 256
 _CHARS: Final = 26
 
 
@@ -27,11 +29,20 @@ class IdSource:
 
     def __init__(self) -> None:
         self._last = 0
+        self._random = b""
+        self._at = 0
 
     def next(self) -> str:
-        fresh = (time.time_ns() // 1_000_000) << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+        fresh = (time.time_ns() // 1_000_000) << _RANDOM_BITS | self._bits()
         self._last = max(fresh, self._last + 1)
         return base32(self._last, _CHARS)
+
+    def _bits(self) -> int:
+        """The kernel is asked for many at once: each time costs more than all else here."""
+        if self._at >= len(self._random):
+            self._random, self._at = secrets.token_bytes(_RANDOM_BYTES * _AT_ONCE), 0
+        self._at += _RANDOM_BYTES
+        return int.from_bytes(self._random[self._at - _RANDOM_BYTES : self._at], "big")
 
     def call_id(self) -> str:
         return "c" + self.next()

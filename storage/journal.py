@@ -70,6 +70,8 @@ class JournalWriter:
     interrupted: list[str]
     """Calls found dead at the start; their ``close`` frames are written."""
     bytes_since_cut: int
+    last: Position
+    """Where the frame that was appended last begins."""
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class JournalWriter:
         self.durability = durability
         self.interrupted = []
         self.bytes_since_cut = 0
+        self.last = START
         self._segment_bytes = segment_bytes
         self._lock = lock
         self._fd = -1
@@ -172,22 +175,25 @@ class JournalWriter:
 
     def append_many(self, items: Sequence[tuple[AnyFrame, Sequence[Blob]]]) -> Position:
         """The same for several frames in order. ``JournalFull.written`` says how many of them are in the file."""
-        self._mend()
+        if self._ragged:
+            self._mend()
         if self._size >= self._segment_bytes:
             self._rotate()
         buffers: list[Blob] = []
         ends: list[int] = []
         size = self._size
         for frame, blobs in items:
-            pieces = [encode(frame), *(b for b in blobs if len(b))]
+            pieces = [encode(frame), *filter(len, blobs)]
             length = sum(map(len, pieces))
             if length > FRAME_BYTES_MAX:
                 raise ValueError(f"a frame of {length} bytes is longer than {FRAME_BYTES_MAX}")
-            buffers += [frame_header(pieces, length, self._segment), *pieces]
+            buffers.append(frame_header(pieces, length, self._segment))
+            buffers += pieces
             size += HEADER_BYTES + length
             ends.append(size)
         crash.point("append")
         whole = self._write(buffers, ends)
+        self.last = Position(self._segment, ends[-2] if len(ends) > 1 else size - HEADER_BYTES - length)
         crash.point("appended")
         for frame, _ in items[:whole]:
             self._note(frame)
@@ -218,16 +224,16 @@ class JournalWriter:
 
     def _write(self, buffers: list[Blob], ends: list[int]) -> int:
         """Writes all, whatever part the kernel takes at once; gives how many frames are whole in the file."""
-        offset = self._size
-        before = self._size
+        offset = before = self._size
         try:
-            while buffers:
+            while offset < ends[-1]:
                 done = os.pwritev(self._fd, buffers[:_IOV_MAX], offset)
                 offset += done
-                buffers = _after(buffers, done)
+                if offset < ends[-1]:
+                    buffers = _after(buffers, done)
         except OSError as error:
             self._why = error.strerror or str(error)
-        whole = sum(end <= offset for end in ends)
+        whole = len(ends) if offset >= ends[-1] else sum(end <= offset for end in ends)
         self._size = ends[whole - 1] if whole else before
         self.bytes_since_cut += self._size - before
         self._ragged = offset != self._size or whole < len(ends)
@@ -246,8 +252,7 @@ class JournalWriter:
 
     def _mend(self) -> None:
         """A tail that could not be cut off after a failed write is cut off before anything is written behind it."""
-        if self._ragged:
-            self._cut_ragged()
+        self._cut_ragged()
         if self._ragged:
             raise JournalFull(f"journal {self.directory} cannot be written: {self._why}")
 

@@ -107,7 +107,7 @@ class Asking:
         edit = {"edit": "max_tokens", "asked": limit_of(body), "sent": None}
         self.attempts[-1] |= {"error": why[:ERROR_TEXT].decode(errors="replace"), "then": edit}
         self.end(refused)
-        self.metrics.resent.inc()
+        self.metrics.resent += 1
         return await self.send(path, without_limit(body))
 
     def named(self, body: bytes, replica: Replica) -> bytes:
@@ -188,7 +188,7 @@ class Asking:
 
     async def _again(self, number: int) -> None:
         """Before another attempt: lets a publication end, and chooses a replica anew."""
-        self.metrics.resent.inc()
+        self.metrics.resent += 1
         if self.replica is None or self.attempts[-1].get("status") is None:
             await asyncio.sleep(self.limits.backoff_s * 2 ** (number - 1))
         await self.pool.passed(self.limits.hold_s)

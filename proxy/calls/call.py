@@ -308,8 +308,7 @@ class Exchange:
 
     def _measure(self, status: CallStatus) -> None:
         recording = self.recording
-        self.metrics.calls.labels(self.dialect.name, status.value, recording.kind).inc()
-        self.metrics.ended += 1
+        self.metrics.calls[self.dialect.name, status.value, recording.kind] += 1
         if status is not CallStatus.OK:
             names = "call ended: session_id=%s call_id=%s dialect=%s status=%s http_status=%s"
             log.info(names, recording.session_id, recording.call_id, self.dialect.name, status.value, self.http_status)

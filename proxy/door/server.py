@@ -157,7 +157,7 @@ class DataPlane:
         return card.entry() if where.probe else discovery.model_list(card, codex=codex)
 
     def _refuse(self, request: Request, where: Route, refused: Refused) -> None:
-        self._deps.metrics.refused.labels(refused.code).inc()
+        self._deps.metrics.refused[refused.code] += 1
         body = DIALECTS[where.dialect].error(
             refused.status, code=refused.code, message=refused.message, param=refused.param
         )

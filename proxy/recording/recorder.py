@@ -16,9 +16,8 @@ from typing import Final
 
 import msgspec
 
-from forge.storage.frames import Close, Cut, Data, Open, Policy, SessionFrame, encode
+from forge.storage.frames import Close, Cut, Data, Open, Policy, SessionFrame
 from forge.storage.journal import JournalFull, JournalWriter, Position
-from forge.storage.journal_segment import HEADER_BYTES
 from forge.storage.records import CallStatus, Session
 
 log = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ class Recorder:
                 places.append(self._began(place, self.journal.end))
             raise
         if places is not None:
-            places += (self._began(place, end), Position(end.segment, end.offset - HEADER_BYTES - len(encode(close))))
+            places += (self._began(place, end), self.journal.last)
         self._closed_one()
         return end
 
