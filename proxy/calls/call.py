@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from forge.proxy.calls.asking import ERROR_TEXT, UNKNOWN_TO_IT, Asking, Failed
-from forge.proxy.calls.continuation import Continuation
+from forge.proxy.calls.continuation import Continuation, able
 from forge.proxy.calls.delivery import ClientLeft, Delivery
 from forge.proxy.calls.ending import close_frame, ended
+from forge.proxy.calls.passage import Passage
 from forge.proxy.config import Limits
 from forge.proxy.dialects.base import ABORT, ABORTED, CHAT_PATH, Answer, Dialect, Outgoing
 from forge.proxy.dialects.engine_errors import read_error
@@ -54,7 +54,8 @@ class Exchange:
     limits: Limits = field(init=False)
     metrics: Metrics = field(init=False)
     delivery: Delivery = field(init=False)
-    continuation: Continuation = field(init=False)
+    continuation: Continuation | None = None
+    """Where the answer may have been given up."""
     engine_status: int | None = None
     content_type: str = ""
     http_status: int | None = None
@@ -64,13 +65,6 @@ class Exchange:
     def __post_init__(self) -> None:
         self.limits, self.metrics = self.asking.limits, self.asking.metrics
         self.delivery = Delivery(self.request, self.recording)
-        self.continuation = Continuation(
-            asking=self.asking,
-            recording=self.recording,
-            outgoing=self.outgoing,
-            hold_s=self.limits.hold_s,
-            keep_alive=self._keep_alive,
-        )
 
     async def run(self) -> None:
         """Raises ``ClientLeft`` once the call is closed as aborted; a cancelled task does the same."""
@@ -91,7 +85,8 @@ class Exchange:
         finally:
             if not self.recording.closed:
                 self._close_quietly(CallStatus.ABORTED, why)
-            self.continuation.let_go()
+            if self.continuation is not None:
+                self.continuation.let_go()
 
     async def _run(self) -> None:
         try:
@@ -136,20 +131,16 @@ class Exchange:
         }
         self.http_status = 200
         self.delivery.start(200, headers, None)
-        answer = self._answer()
-        broken: str | None = None
-        cut = False
-        try:
-            async for chunk in self._said(reply, answer):
-                await self.delivery.give(answer.feed(chunk))
-        except BrokeOff as error:
-            broken = f"the policy server broke off: {error}"
-            cut = self.dialect.passes_break and not answer.complete and not isinstance(error, Silent)
+        passage = self._passage()
+        if able(self.asking, self.outgoing):
+            self._may_go_on(passage)
+        answer = passage.answer
+        broken, cut = await self._read(passage, reply)
         for piece in answer.finish():
             self.delivery.hold(piece.data)
         if answer.finish_reason == ABORT:
             self.delivery.replace_held(self.dialect.stream_error(code=ABORTED_CODE, message=ABORTED))
-        if cut:
+        if cut and not answer.complete:
             self.delivery.drop_held()
             await self._close(*ended(answer, broken))
             return self.delivery.cut()
@@ -157,15 +148,18 @@ class Exchange:
         return await self.delivery.release()
 
     async def _whole(self, reply: Reply) -> None:
-        answer = self._answer()
-        broken: str | None = None
-        try:
-            async for chunk in self._said(reply, answer):
-                for piece in answer.feed(chunk):
-                    self.delivery.hold(piece.data)
-        except BrokeOff as error:
-            broken = f"the policy server broke off: {error}"
-        for piece in answer.finish():
+        passage = self._passage()
+        broken, _ = await self._read(passage, reply)
+        pieces = passage.answer.finish()
+        if passage.answer.finish_reason == ABORT and broken is None and able(self.asking, self.outgoing):
+            going_on = self._may_go_on(later := self._passage())
+            going_on.took(b"".join(passage.chunks))
+            if (rest := await going_on.go_on()) is not None:
+                passage = later
+                broken, _ = await self._read(passage, rest)
+                pieces = passage.answer.finish()
+        answer = passage.answer
+        for piece in pieces:
             self.delivery.hold(piece.data)
         status = 200 if answer.error is None else 502
         if answer.finish_reason == ABORT:
@@ -175,50 +169,33 @@ class Exchange:
         await self._close(*ended(answer, broken))
         return await self._give_body(status)
 
-    async def _said(self, reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
-        """The engine's bytes, recorded; where it gave the generation up and goes on, as if it never had."""
-        size = 0
-        able = self.continuation.able()
-        take = self.continuation.feed if able else self.recording.data
-        part: Reply | None = reply
-        while part is not None:
-            try:
-                while chunk := await self._chunk(part, answer):
-                    size += len(chunk)
-                    if size > self.limits.answer_bytes and not self.outgoing.stream:
-                        raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
-                    yield take(chunk)
-            except BrokeOff:
-                if able:
-                    yield self.continuation.rest()
-                raise
-            part = await self.continuation.go_on() if able else None
-        if able:
-            yield self.continuation.rest()
+    async def _read(self, passage: Passage, reply: Reply) -> tuple[str | None, bool]:
+        """How the engine broke off, if it did, and whether its break passes on to the client."""
+        try:
+            await passage.run(reply)
+        except BrokeOff as error:
+            return f"the policy server broke off: {error}", self.dialect.passes_break and not isinstance(error, Silent)
+        return None, False
 
-    async def _chunk(self, reply: Reply, answer: Answer) -> bytes | None:
-        """The engine's next bytes, none at its end; keepalives to a streaming client that gets none, also where the
-        engine talks and nothing of it is for the client yet."""
-        while True:
-            wait = self._quiet_s()
-            if answer.complete:
-                wait = self.limits.end_s
-            elif wait is not None and wait <= 0:
-                wait = await self._keep_alive()
-            chunk = await reply.chunk(wait)
-            if chunk is not None or answer.complete:
-                return chunk
+    def _passage(self) -> Passage:
+        return Passage(
+            dialect=self.dialect,
+            answer=self._answer(),
+            delivery=self.delivery,
+            recording=self.recording,
+            limits=self.limits,
+            stream=self.outgoing.stream,
+        )
 
-    def _quiet_s(self) -> float | None:
-        """Seconds until a keepalive is due; None where there is no stream."""
-        return self.limits.keepalive_s - self.delivery.silent_s if self.delivery.started else None
-
-    async def _keep_alive(self) -> float | None:
-        """Sends a keepalive if one is due; gives the seconds until the next one. None where there is no stream."""
-        quiet_s = self._quiet_s()
-        if quiet_s is not None and quiet_s <= 0:
-            await self.delivery.write(self.dialect.keepalive)
-        return self._quiet_s()
+    def _may_go_on(self, passage: Passage) -> Continuation:
+        self.continuation = passage.continuation = Continuation(
+            asking=self.asking,
+            recording=self.recording,
+            outgoing=self.outgoing,
+            hold_s=self.limits.hold_s,
+            keep_alive=passage.keep_alive,
+        )
+        return self.continuation
 
     def _answer(self) -> Answer:
         assert self.asking.replica is not None
@@ -320,6 +297,6 @@ class Exchange:
 
     def _close_frame(self, status: CallStatus, error: str | None) -> Close:
         told = {"http_status": self.http_status, "engine_status": self.engine_status, "content_type": self.content_type}
-        spans = self.continuation.spans()
+        spans = self.continuation.spans() if self.continuation is not None else None
         size = self.delivery.total()
         return close_frame(self.asking, size, status=status.value, error=error, version_spans=spans, **told)

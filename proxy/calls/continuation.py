@@ -26,8 +26,6 @@ from forge.proxy.upstreams.client import Reply
 GIVEN_UP: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 """Inside a string every quote is escaped: this is the member itself."""
 ABORT_WORD: Final = b'"abort"'
-PROMPT: Final = b'"prompt_token_ids":['
-"""Begins the longest part of a body, in which there is nothing to find."""
 _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 KeepAlive = Callable[[], Awaitable[float | None]]
 
@@ -37,9 +35,20 @@ class _Head(msgspec.Struct):
     created: int
 
 
+def able(asking: Asking, outgoing: Outgoing) -> bool:
+    """Whether the policy server can go on with such an answer."""
+    replica = asking.replica
+    if replica is None or replica.engine.continuation is None or outgoing.choices != 1:
+        return False
+    if outgoing.path == CHAT_PATH:
+        return replica.abilities.token_in
+    return outgoing.path == COMPLETIONS_PATH
+
+
 @dataclass(slots=True, kw_only=True)
 class Continuation:
-    """Of one call. ``feed`` and ``rest`` give the answer's bytes; ``go_on`` the reply that holds the next part."""
+    """Of one call. ``feed`` and ``rest`` give the answer's bytes; ``go_on`` the reply that holds the next part. A whole
+    body begins with ``took``, once it is known to be given up."""
 
     asking: Asking
     recording: Recording
@@ -57,14 +66,6 @@ class Continuation:
 
     def __post_init__(self) -> None:
         self.resumption = Resumption(self.asking, self.outgoing.path, self._passed)
-
-    def able(self) -> bool:
-        replica = self.asking.replica
-        if replica is None or replica.engine.continuation is None:
-            return False
-        if self.outgoing.path == CHAT_PATH and not replica.abilities.token_in:
-            return False
-        return self.outgoing.path in (CHAT_PATH, COMPLETIONS_PATH) and self.outgoing.choices == 1
 
     def feed(self, chunk: bytes) -> bytes:
         """Records the engine's bytes, and gives what of them the answer may get now. Raises ``JournalFull``."""
@@ -91,12 +92,16 @@ class Continuation:
         self._given_up, self._withheld, self._tail = True, events[at:] + self._tail, b""
         return events[:at]
 
+    def took(self, body: bytes) -> None:
+        """The engine's whole body, recorded already."""
+        self._parts = [[body]]
+
     async def go_on(self) -> Reply | None:
         """None: the generation was not given up, or its rest cannot be had, or all of it is there."""
         if not self.resumption.passes:
             return await self._took(await self.resumption.go_on())
         if not self.outgoing.stream:
-            self._given_up = _gives_up(b"".join(self._parts[-1]))
+            self._given_up = GIVEN_UP.search(b"".join(self._parts[-1])) is not None
         so_far = self._so_far() if self._given_up else None
         return await self._took(await self.resumption.begin(so_far)) if so_far is not None else None
 
@@ -173,14 +178,6 @@ class Continuation:
                 return True
             left -= step
         return False
-
-
-def _gives_up(body: bytes) -> bool:
-    start = body.find(PROMPT)
-    end = body.find(b"]", start) if start >= 0 else -1
-    if end >= 0 and body.find(ABORT_WORD, 0, start) < 0 and body.find(ABORT_WORD, end) < 0:
-        return False
-    return GIVEN_UP.search(body) is not None
 
 
 def _last_end(events: bytes, until: int) -> int:

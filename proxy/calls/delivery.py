@@ -66,16 +66,30 @@ class Delivery:
     async def give(self, pieces: Sequence[Piece]) -> None:
         """Raises ``JournalFull`` where a piece would have to go out unrecorded."""
         for piece in pieces:
-            if self._held or piece.hold is Hold.CLOSE:
-                self.hold(piece.data)
-                continue
-            if piece.hold is Hold.DATA:
+            if piece.hold is Hold.DATA and not self._held:
                 recorded = self._recording.flush()
                 await self._recording.recorder.journal.durable(recorded)
-            if self._write(piece.data):
-                await self._outlet.taken()
+            if self.put((piece,)):
+                await self.taken()
+
+    def put(self, pieces: Sequence[Piece]) -> bool:
+        """The same at once, where no piece waits for the disk. True: the client has to take some (``taken``) before
+        more is given."""
+        full = False
+        for piece in pieces:
+            if self._held or piece.hold is Hold.CLOSE:
+                self._held.append(piece.data)
+                continue
+            if piece.hold is Hold.DATA:
+                self._recording.flush()
+            full = self._write(piece.data)
             if self.first_us is None:
                 self.first_us = self._recording.recorder.now()
+        return full
+
+    async def taken(self) -> None:
+        """Waits while too much is unsent."""
+        await self._outlet.taken()
 
     def hold(self, data: bytes) -> None:
         self._held.append(data)

@@ -22,7 +22,7 @@ import msgspec
 
 from forge.proxy.config import UNIX
 from forge.proxy.redaction import redact
-from forge.proxy.upstreams.connection import BrokeOff, Connection, Silent
+from forge.proxy.upstreams.connection import BrokeOff, Connection, Silent, Sink
 from forge.storage.errors import BadInput
 
 __all__ = ["BrokeOff", "EngineClient", "NotBegun", "Reply", "Silent", "read_key"]
@@ -35,6 +35,8 @@ JSON_BYTES: Final = 16 << 20
 """Longest answer of a probe or publication that is looked at."""
 PORTS: Final = {"http": 80, "https": 443}
 URLS: Final = 1024
+HEADS: Final = 64
+"""Beginnings of requests that are remembered for one server."""
 
 
 class NotBegun(Exception):
@@ -56,7 +58,7 @@ class Origin(NamedTuple):
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """An engine's answer whose body is still coming. ``close`` frees the connection; the engine then stops."""
 
@@ -71,10 +73,17 @@ class Reply:
     said: bytes | None = None
     """The whole body, where it was looked at already."""
 
-    def chunk(self, wait_s: float | None = None) -> Coroutine[Any, Any, bytes | None]:
-        """The next body bytes as they came; empty at the end, None if none came within ``wait_s``. Raises ``BrokeOff``.
-        Safe to cancel."""
-        return self._connection.chunk(wait_s)
+    def take(
+        self, wait_s: float | None = None, least: int = 1, sink: Sink | None = None
+    ) -> Coroutine[Any, Any, list[bytes] | None]:
+        """The next body bytes as they came, ``least`` of them if there are so many; empty at the end, None if they did
+        not come within ``wait_s`` or at ``nudge``. ``sink`` gets first what comes meanwhile. Raises ``BrokeOff``, and
+        what the sink raises. Safe to cancel."""
+        return self._connection.take(wait_s, least, sink)
+
+    def nudge(self) -> None:
+        """Whoever waits in ``take`` should look at how long."""
+        self._connection.nudge()
 
     async def body(self, limit: int) -> bytes:
         """The whole body, cut at ``limit`` bytes; what came before a break-off."""
@@ -82,8 +91,8 @@ class Reply:
             return self.said
         got = bytearray()
         with suppress(BrokeOff):
-            while len(got) < limit and (chunk := await self.chunk()):
-                got += chunk
+            while len(got) < limit and (chunks := await self.take()):
+                got += b"".join(chunks)
         return bytes(got[:limit])
 
     def close(self) -> None:
@@ -98,6 +107,8 @@ class _Pool:
     idle: list[Connection] = field(default_factory=list)
     """The one used last is the last."""
     busy: set[Connection] = field(default_factory=set)
+    heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """By method and path: what all requests begin with."""
 
 
 class EngineClient:
@@ -132,8 +143,10 @@ class EngineClient:
     ) -> Reply:
         """Returns when the engine's status and headers are there. Raises ``NotBegun`` or ``BrokeOff``."""
         origin, path = _split(url)
-        head = self._head(method, origin, path, body, headers)
-        pool = self._pools.setdefault(origin, _Pool())
+        pool = self._pools.get(origin)
+        if pool is None:
+            pool = self._pools[origin] = _Pool()
+        head = self._head(pool, method, origin, path, body, headers)
         connection = self._idle(pool) or await self._connect(origin)
         pool.busy.add(connection)
         try:
@@ -146,13 +159,23 @@ class EngineClient:
         return Reply(connection.status, kind, connection.headers, connection, self, origin)
 
     def _head(
-        self, method: str, origin: Origin, path: str, body: bytes | None, headers: Mapping[str, str] | None
+        self,
+        pool: _Pool,
+        method: str,
+        origin: Origin,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
     ) -> bytes:
-        lines = [f"{method} {path} HTTP/1.1\r\nHost: {origin.host_header()}\r\n{self._fixed}"]
-        if body is not None:
-            lines.append(f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
-        lines += [f"{name}: {value}\r\n" for name, value in (headers or {}).items()]
-        return "".join((*lines, "\r\n")).encode("latin-1")
+        head = pool.heads.get((method, path))
+        if head is None:
+            head = f"{method} {path} HTTP/1.1\r\nHost: {origin.host_header()}\r\n{self._fixed}".encode("latin-1")
+            if len(pool.heads) < HEADS:
+                pool.heads[method, path] = head
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1") if headers else b""
+        if body is None:
+            return b"%b%b\r\n" % (head, more)
+        return b"%bContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n" % (head, len(body), more)
 
     def _idle(self, pool: _Pool) -> Connection | None:
         oldest = asyncio.get_running_loop().time() - IDLE_S

@@ -2,15 +2,16 @@
 
 Owns the bytes of HTTP/1.1 on our side of the engine; which server it is, and how many connections there are, is the
 client's. Heads and chunks are read by llhttp, which refuses what can be read in two ways; what it lets pass and we do
-not is refused here. The non-obvious facts: an answer may come while the request is still being sent; and one timer
-serves all waits of a connection, for a stream waits for every event and its server is hardly ever late.
+not is refused here. The non-obvious facts: an answer may come while the request is still being sent; one timer serves
+all waits of a connection, for a stream waits for every event and its server is hardly ever late; and a body of stated
+length has nothing to be parsed, so its bytes stay the ones that came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import httptools
@@ -34,8 +35,12 @@ class _Foreign(Exception):
     """What came is no answer that can be trusted."""
 
 
+Sink = Callable[[bytes], bool]
+"""Takes body bytes the moment they come; false: it does not, so they wait to be taken, and all behind them."""
+
+
 class Connection(asyncio.Protocol):
-    """``begin`` sends a request and waits for its answer's head; ``chunk`` gives the body, piece by piece."""
+    """``begin`` sends a request and waits for its answer's head; ``take`` gives the body, piece by piece."""
 
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
@@ -60,6 +65,13 @@ class Connection(asyncio.Protocol):
         self.complete = False
         self._got: list[bytes] = []
         self._got_bytes = 0
+        self._least = 0
+        """Body bytes that are waited for; 0: the head is."""
+        self._left = 0
+        """Of a body of stated length: bytes that are still to come."""
+        self._sink: Sink | None = None
+        self._failed: Exception | None = None
+        """What the sink raised."""
         self._paused = False
         self._head_bytes = 0
         self._head_done = False
@@ -79,24 +91,33 @@ class Connection(asyncio.Protocol):
                 raise BrokeOff(self._lost)
             await self._wait(None)
 
-    async def chunk(self, wait_s: float | None = None) -> bytes | None:
-        """Body bytes as they came; empty at the end, None if nothing came within ``wait_s``. Raises ``BrokeOff``. Safe
-        to cancel."""
-        if not self._got:
+    async def take(self, wait_s: float | None = None, least: int = 1, sink: Sink | None = None) -> list[bytes] | None:
+        """Body bytes as they came: ``least`` of them, if the body has so many left. Empty at the end, None if they did
+        not come within ``wait_s``, or at ``nudge``. ``sink`` gets first what comes meanwhile. Raises ``BrokeOff``, and
+        what the sink raised. Safe to cancel."""
+        if self._got_bytes < least and not self.complete:
             end = None if wait_s is None else self._clock.time() + wait_s
-            while not self._got:
-                if self.complete:
-                    return b""
-                if self._lost is not None:
-                    raise BrokeOff(self._lost)
-                if not await self._wait(end):
-                    return None
-        got = self._got[0] if len(self._got) == 1 else b"".join(self._got)
-        self._got, self._got_bytes = [], 0
+            self._least, self._sink = least, sink if not self._got else None
+            try:
+                while self._got_bytes < least and not self.complete and self._lost is None and self._failed is None:
+                    if not await self._wait(end) and end is not None:
+                        return None
+            finally:
+                self._least, self._sink = 0, None
+        if self._failed is not None:
+            raise self._failed
+        if not self._got and not self.complete and self._lost is not None:
+            raise BrokeOff(self._lost)
+        got, self._got, self._got_bytes = self._got, [], 0
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
         return got
+
+    def nudge(self) -> None:
+        """Whoever waits in ``take`` should look at how long."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(False)
 
     @property
     def reusable(self) -> bool:
@@ -136,7 +157,7 @@ class Connection(asyncio.Protocol):
             came = await self._waiter
         finally:
             self._waiter = None
-        if not came and self._due == silent:
+        if not came and self._clock.time() >= self._heard + self._silence_s:
             raise Silent(f"nothing came from it for {self._silence_s:g} s")
         return came
 
@@ -178,6 +199,9 @@ class Connection(asyncio.Protocol):
         if not self._busy or self.complete:
             self._break("it said something that nobody asked for")
             return
+        if self._left:
+            self._go_on(data)
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -192,10 +216,37 @@ class Connection(asyncio.Protocol):
             if self._head_bytes > HEAD_BYTES:
                 self._break(f"the head of its answer is longer than {HEAD_BYTES} bytes")
             return
+        self._came()
+
+    def _go_on(self, data: bytes) -> None:
+        """A body of stated length."""
+        too_much = len(data) > self._left
+        if too_much:
+            data = data[: self._left]
+        self._left -= len(data)
+        self._put(data)
+        if not self._left:
+            self.complete, self._parser = True, httptools.HttpResponseParser(self)
+        self._came()
+        if too_much:
+            self._break("its answer is no HTTP that can be trusted: it goes on after its end")
+
+    def _put(self, data: bytes) -> None:
+        if self._sink is not None and not self._got and self._failed is None:
+            try:
+                if self._sink(data):
+                    return
+            except Exception as error:  # noqa: BLE001 - whoever waits raises it
+                self._failed = error
+        self._got.append(data)
+        self._got_bytes += len(data)
+
+    def _came(self) -> None:
         if self._got_bytes > BUFFER_BYTES and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
-        self._wake()
+        if self._got_bytes >= self._least or self.complete or self._failed is not None:
+            self._wake()
 
     def eof_received(self) -> None:
         if self._head_done and not self._framed:
@@ -241,10 +292,14 @@ class Connection(asyncio.Protocol):
             return
         self._head_done = True
         self._framed = self._framed or self.status in (204, 304)
+        self._kept_alive = self._parser.should_keep_alive()
+        if self.status not in (204, 304) and "transfer-encoding" not in self.headers:
+            self._left = int(self.headers.get("content-length", 0))
 
     def on_body(self, body: bytes) -> None:
-        self._got.append(body)
-        self._got_bytes += len(body)
+        if self._left:
+            self._left -= len(body)
+        self._put(body)
 
     def on_message_complete(self) -> None:
         if self.status < 200:
@@ -252,4 +307,3 @@ class Connection(asyncio.Protocol):
             self.status, self.headers, self._framed = 0, {}, False
             return
         self.complete = True
-        self._kept_alive = self._parser.should_keep_alive()

@@ -100,7 +100,7 @@ async def whole(client: EngineClient, url: str, body: bytes | None = b"{}") -> t
     reply = await client.send("POST", url + "/v1/x", body)
     got = b""
     try:
-        while chunk := await reply.chunk():
+        while chunk := b"".join(await reply.take() or ()):
             got += chunk
     finally:
         reply.close()
@@ -210,9 +210,9 @@ def test_what_came_before_a_break_is_given_first(run: Run) -> None:
         server = Server([CHUNKED + b"2\r\nok\r\n", None])
         async with talking(server) as client:
             reply = await client.send("POST", server.url, b"{}")
-            assert await reply.chunk() == b"ok"
+            assert await reply.take() == [b"ok"]
             with pytest.raises(BrokeOff):
-                await reply.chunk()
+                await reply.take()
             reply.close()
 
     run(case())
@@ -309,7 +309,7 @@ def test_a_server_waits_while_nobody_takes_what_it_said(run: Run) -> None:
                 await asyncio.sleep(0)
             assert sent < size
             got = 0
-            while chunk := await reply.chunk():
+            while chunk := b"".join(await reply.take() or ()):
                 assert len(chunk) <= BUFFER_BYTES + (1 << 20)
                 got += len(chunk)
             assert got == size
@@ -323,10 +323,10 @@ def test_silence_has_a_limit_and_a_wait_of_its_own(run: Run) -> None:
         server = Server([CHUNKED + b"2\r\nok\r\n", b""], [b""])
         async with talking(server, silence_s=0.3) as client:
             reply = await client.send("POST", server.url, b"{}")
-            assert await reply.chunk(0.05) == b"ok"
-            assert await reply.chunk(0.05) is None
+            assert await reply.take(0.05) == [b"ok"]
+            assert await reply.take(0.05) is None
             with pytest.raises(Silent):
-                await reply.chunk(5.0)
+                await reply.take(5.0)
             reply.close()
             with pytest.raises(Silent):
                 await client.send("POST", server.url, b"{}")

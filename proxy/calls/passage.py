@@ -1,0 +1,112 @@
+"""An engine's answer on its way to the client: each chunk recorded, read by the dialect, then given on or held.
+
+Owns the waiting for the engine, and keepalives meanwhile. It must not know how a call ends. The one non-obvious fact: a
+chunk of a stream goes through the moment it comes, without waking the call's task, for as long as nothing that it needs
+has to be waited for; whatever does is the task's, and all behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from forge.proxy.calls.continuation import Continuation
+from forge.proxy.calls.delivery import Delivery
+from forge.proxy.config import Limits
+from forge.proxy.dialects.base import Answer, Dialect
+from forge.proxy.recording.recorder import Recording
+from forge.proxy.upstreams.client import BrokeOff, Reply
+
+
+@dataclass(slots=True)
+class Passage:
+    """Of one call."""
+
+    dialect: Dialect
+    answer: Answer
+    delivery: Delivery
+    recording: Recording
+    limits: Limits
+    stream: bool
+    continuation: Continuation | None = None
+    """Where the engine may give the answer up and go on with it."""
+    chunks: list[bytes] = field(default_factory=list)
+    """Of a whole body, all that came."""
+    _record: Callable[[bytes], bytes] = field(init=False)
+    _reply: Reply | None = None
+    _size: int = 0
+    _full: bool = False
+    """The client has to take some first."""
+
+    async def run(self, reply: Reply) -> None:
+        """Reads the answer to its end. Raises ``BrokeOff``, ``JournalFull`` and ``ClientLeft``."""
+        part: Reply | None = reply
+        going_on = self.continuation
+        self._record = self.recording.data if going_on is None else going_on.feed
+        try:
+            while part is not None:
+                await self._part(part)
+                part = await going_on.go_on() if going_on is not None else None
+        except BrokeOff:
+            if going_on is not None:
+                await self._feed(going_on.rest())
+            raise
+        if going_on is not None:
+            await self._feed(going_on.rest())
+
+    async def keep_alive(self) -> float | None:
+        """Sends a keepalive if one is due; gives the seconds until the next one. None where there is no stream."""
+        if not self.delivery.started:
+            return None
+        quiet_s = self.limits.keepalive_s - self.delivery.silent_s
+        if quiet_s > 0:
+            return quiet_s
+        await self.delivery.write(self.dialect.keepalive)
+        return self.limits.keepalive_s - self.delivery.silent_s
+
+    async def _part(self, reply: Reply) -> None:
+        self._reply = reply
+        recorder = self.recording.recorder
+        sink = self._pass if self.stream and recorder.journal.durability != "disk" else None
+        least = 1 if self.stream else recorder.data_frame_bytes
+        while True:
+            if self._full:
+                await self.delivery.taken()
+                self._full = False
+            complete = self.answer.complete
+            wait = self.limits.end_s if complete else await self.keep_alive()
+            chunks = await reply.take(wait, least, sink)
+            if chunks is None and not complete:
+                continue  # a keepalive is due, or the answer's end mark came meanwhile
+            if not chunks:
+                return
+            for chunk in chunks:
+                await self._take(chunk)
+
+    def _pass(self, chunk: bytes) -> bool:
+        """A stream's chunk the moment it comes; false where the client has to take some first."""
+        if self._full:
+            return False
+        data = self._record(chunk)
+        pieces = self.answer.feed(data) if data else ()
+        if pieces:
+            self._full = self.delivery.put(pieces)
+        if (self._full or self.answer.complete) and self._reply is not None:
+            self._reply.nudge()
+        return True
+
+    async def _take(self, chunk: bytes) -> None:
+        if not self.stream:
+            self._size += len(chunk)
+            if self._size > self.limits.answer_bytes:
+                raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
+            self.chunks.append(chunk)
+        await self._feed(self._record(chunk))
+
+    async def _feed(self, data: bytes) -> None:
+        pieces = self.answer.feed(data) if data else ()
+        if self.stream:
+            await self.delivery.give(pieces)
+        else:
+            for piece in pieces:
+                self.delivery.hold(piece.data)
