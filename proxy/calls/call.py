@@ -135,12 +135,13 @@ class Exchange:
         if able(self.asking, self.outgoing):
             self._may_go_on(passage)
         answer = passage.answer
-        broken, cut = await self._read(passage, reply)
+        broken, passes = await self._read(passage, reply)
+        cut = passes and not answer.complete
         for piece in answer.finish():
             self.delivery.hold(piece.data)
         if answer.finish_reason == ABORT:
             self.delivery.replace_held(self.dialect.stream_error(code=ABORTED_CODE, message=ABORTED))
-        if cut and not answer.complete:
+        if cut:
             self.delivery.drop_held()
             await self._close(*ended(answer, broken))
             return self.delivery.cut()
