@@ -84,7 +84,6 @@ async def _look(deps: Upstreams, replica: Replica) -> None:
         return  # a publication was faster
     serves = _policy(plain, replica.url, {}).version
     if serves != replica.policy.version:
-        replica.weights = plain.weights
         _leave_out(replica, f"it came back with version {serves}, not {replica.policy.version}; publish to it again")
         return
     if (plain.started is None or plain.started != replica.abilities.started) and not await _again(deps, replica, plain):

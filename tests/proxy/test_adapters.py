@@ -194,6 +194,18 @@ async def test_other_proxies_of_a_server_take_over_the_adapter(tmp_path: Path) -
     assert [row.policy_version_end for row in calls(one.data)] == [1]
 
 
+async def test_weights_that_somebody_else_loaded_are_not_taken_for_the_first(tmp_path: Path) -> None:
+    async with LoraEngine() as engine:
+        async with (
+            serving(tmp_path / "one", upstreams=[engine.url]) as one,
+            serving(tmp_path / "two", upstreams=[engine.url]) as two,
+        ):
+            await two.control.publish(version=1, path="/w/1")
+            await publish(one, 2)
+        assert LOAD not in steps(engine)
+        assert steps(engine).count("/collective_rpc") == 2
+
+
 async def test_a_call_that_is_kept_goes_on_with_its_own_adapter_and_says_so(tmp_path: Path) -> None:
     gate = Gate(is_open=False)
     async with serving(tmp_path, LoraEngine()) as s:
