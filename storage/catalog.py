@@ -96,6 +96,7 @@ class Catalog:
     def __init__(self, data: Path, url: str | None = None) -> None:
         self._data = data
         self._engine = engine_of(url or f"sqlite:///{data / 'catalog.db'}")
+        self._begun = False
 
     @cached_property
     def source(self) -> str:
@@ -109,13 +110,21 @@ class Catalog:
     def close(self) -> None:
         self._engine.dispose()
 
-    def note(self, parts: Mapping[Path, int], sessions: Iterable[Session], gone: Iterable[Path] = ()) -> None:
-        """Takes in what the decoder has just written: parts with their rows. Doing it twice changes nothing."""
+    def begin(self) -> None:
+        """Has tables, and the data directory's place in them; makes what is missing. Once is enough: what goes away
+        later is an error of the database, which a ``rebuild`` mends."""
+        if self._begun:
+            return
         with self._engine.begin() as db:
             _prepare(db)
             if not db.scalar(select(func.count()).where(SOURCES.c.source == self.source)):
                 self._fill(db)
-                return
+        self._begun = True
+
+    def note(self, parts: Mapping[Path, int], sessions: Iterable[Session], gone: Iterable[Path] = ()) -> None:
+        """Takes in what the decoder has just written: parts with their rows. Doing it twice changes nothing."""
+        self.begin()
+        with self._engine.begin() as db:
             for path in gone:
                 db.execute(delete(PARTS).where(PARTS.c.source == self.source, PARTS.c.path == self._name(path)))
             for path, rows in parts.items():

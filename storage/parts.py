@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from forge.storage import seal
-from forge.storage.columns import IDS, INTS, LOG_PROBS, NAME, SCHEMA_VERSION, TABLES, TEXT, schema
+from forge.storage.columns import IDS, INTS, LOG_PROBS, NAME, SCHEMA_VERSION, TABLES, TEXT, Column, schema
 from forge.storage.errors import BadInput
 from forge.storage.files import write_whole
 from forge.storage.journal_segment import Position
@@ -32,11 +32,14 @@ log = logging.getLogger(__name__)
 ROW_GROUP_BYTES: Final = 64 << 20
 """Target size of a row group in memory: readers hold one at a time."""
 ZSTD_LEVEL: Final = 3
+ZSTD_LEVEL_TOKENS: Final = 1
+"""Bytes of numbers hold hardly a repetition: to look for more of them takes time and makes the files no smaller."""
 STATISTICS: Final = ("call_id", "session_id", "seq", "start_time", "open_time", "revision", "group_id")
 """Columns whose bounds help a reader skip; of the others they would be half of a small part."""
 _PREFIX: Final = "run_id="
 _NAME: Final = re.compile(r"part-(\d+)-(\d+)-(\d+)_(\d+)-(\d+)_(\d+)\.parquet")
 _VERSION: Final = b"forge.schema_version"
+_NUMBERS: Final = (IDS, LOG_PROBS, INTS)
 _SEALED_SINCE: Final = 2
 """The first schema version whose files all have a seal."""
 
@@ -131,7 +134,7 @@ def write_part(path: Path, table: str, rows: Sequence[Row], *, metadata: dict[st
             temporary,
             full,
             compression="zstd",
-            compression_level=ZSTD_LEVEL,
+            compression_level=_levels(table),
             use_dictionary=_dictionary_columns(table),
             column_encoding=_encodings(table),
             write_page_checksum=True,
@@ -201,8 +204,16 @@ def _row_groups(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 def _encodings(table: str) -> dict[str, str]:
     """Ids too are split by byte: their high bytes are skewed, which beats a dictionary by a sixth."""
-    split = (IDS, LOG_PROBS, INTS)
-    return {f"{c.name}.list.element": "BYTE_STREAM_SPLIT" for c in TABLES[table] if c.type in split}
+    return {_leaf(c): "BYTE_STREAM_SPLIT" for c in TABLES[table] if c.type in _NUMBERS}
+
+
+def _levels(table: str) -> dict[str, int]:
+    return {_leaf(c): ZSTD_LEVEL_TOKENS if c.type in _NUMBERS else ZSTD_LEVEL for c in TABLES[table]}
+
+
+def _leaf(column: Column) -> str:
+    """How Parquet names what holds the column's values."""
+    return f"{column.name}.list.element" if pa.types.is_large_list(column.type) else column.name
 
 
 def _dictionary_columns(table: str) -> list[str]:

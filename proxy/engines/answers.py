@@ -114,7 +114,7 @@ class _Parts:
         self.spans = meta.weight_versions or self.spans
         entries = meta.output_token_logprobs or ()
         if entries and (chunk.logprobs is None or not chunk.logprobs.content):
-            self.log_probs.append([TokenLogProb(p, None, text, token) for p, token, text in entries])
+            self.log_probs.append([TokenLogProb(text, p, id=token) for p, token, text in entries])
 
     def _add_texts(self, chunks: Sequence[Choice]) -> None:
         messages = [message for chunk in chunks if (message := chunk.message or chunk.delta) is not None]
@@ -157,6 +157,8 @@ def _last(values: Sequence[_T | None]) -> _T | None:
 def joined(chunks: list[list[_T]], count: int | None) -> list[_T]:
     """Chunks one behind the other; of a stream whose every chunk says again what came before, the last one: told by
     the engine's count."""
+    if len(chunks) == 1:
+        return chunks[0]
     again = len(chunks) > 1 and sum(map(len, chunks)) != count == len(chunks[-1])
     if again and all(chunk == chunks[-1][: len(chunk)] for chunk in chunks):
         return chunks[-1]
@@ -255,15 +257,21 @@ def _ids(ids: Sequence[int] | None) -> Ids:
     if isinstance(ids, array):
         return np.frombuffer(ids, dtype=np.int32)
     try:
-        return np.array(ids, dtype=np.int32)
+        return np.frombuffer(array("i", ids), dtype=np.int32)
     except OverflowError as failure:
         raise ValueError(f"a token id is no 32-bit number: {failure}") from failure
 
 
 def _log_probs(entries: list[TokenLogProb]) -> LogProbs:
     """NaN for null and for the engine's stand-in for it: a missing log probability is never a number."""
-    values = np.array([entry.logprob for entry in entries], dtype=np.float64)  # null becomes NaN
-    values[values <= MINUS_INFINITY] = np.nan
+    told = [entry.logprob for entry in entries]
+    try:
+        values = np.frombuffer(array("d", cast("list[float]", told)))
+    except TypeError:
+        values = np.array(told, dtype=np.float64)  # null becomes NaN
+    missing = values <= MINUS_INFINITY
+    if missing.any():
+        values[missing] = np.nan
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
@@ -271,10 +279,11 @@ def _log_probs(entries: list[TokenLogProb]) -> LogProbs:
 def _pieces(entries: list[TokenLogProb]) -> str | None:
     """None where a token's text is missing, or is a fragment of a character or the name of a byte."""
     texts = [entry.token for entry in entries]
-    if not texts or None in texts:
+    try:
+        text = "".join(cast("list[str]", texts))
+    except TypeError:
         return None
-    text = "".join(cast("list[str]", texts))
-    return None if "\ufffd" in text or "<0x" in text or _ID_TEXT.match(text) else text
+    return None if not texts or "\ufffd" in text or "<0x" in text or _ID_TEXT.match(text) else text
 
 
 def _spans(spans: list[Span] | None) -> list[tuple[int, int, int]] | None:

@@ -49,9 +49,9 @@ def fold(document: bytes) -> Folded | None:
         end = document.find(b"]", start)
         if end < 0:
             continue
-        folded = b"".join((document[:start], b"%d" % MARK, document[end:]))
-        if folded.count(needle) == 1 and b"\\" + needle not in folded:
-            return Folded(name, folded, document[start:end])
+        if document[at - 1 : at] != b"\\" and document.find(needle, end) < 0:
+            view = memoryview(document)
+            return Folded(name, b"".join((view[:start], b"%d" % MARK, view[end:])), document[start:end])
     return None
 
 

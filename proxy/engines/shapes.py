@@ -27,9 +27,12 @@ class Alternative(_Tree):
 
 
 class TokenLogProb(_Tree):
-    logprob: float | None = None
-    top_logprobs: list[Alternative] | None = None
+    """In the order in which engines write it, which the parser looks in first."""
+
     token: str | None = None
+    logprob: float | None = None
+    top_logprobs: tuple[Alternative, ...] | None = None
+    """A tuple: there is but one empty one, and of lists it would be one for each token."""
     id: int | None = None
     """llama.cpp's."""
 
@@ -46,10 +49,10 @@ class ChoiceLogProbs(_Tree):
         if self.token_logprobs is None:
             return self.content or []
         tops = self.top_logprobs or ()
-        named = [[Alternative(token, p) for token, p in (top or {}).items()] for top in tops]
+        named = [tuple(Alternative(token, p) for token, p in (top or {}).items()) for top in tops]
         texts = self.tokens or ()
         raw = [
-            TokenLogProb(p, named[place] if place < len(named) else None, texts[place] if place < len(texts) else None)
+            TokenLogProb(texts[place] if place < len(texts) else None, p, named[place] if place < len(named) else None)
             for place, p in enumerate(self.token_logprobs or ())
         ]
         return [*(self.content or ()), *raw]

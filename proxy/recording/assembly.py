@@ -38,11 +38,11 @@ class ClosedCall:
         """What the engine got."""
         if self.open.sent_len < 0:
             return self.request
-        rest = self.blobs[self.open.request_len :]
+        rest = memoryview(self.blobs)[self.open.request_len :]
         if self.open.sent_shared is None:
-            return rest
+            return bytes(rest)
         start, stop, at = self.open.sent_shared
-        return b"".join((rest[:at], self.blobs[start:stop], rest[at:]))
+        return b"".join((rest[:at], memoryview(self.blobs)[start:stop], rest[at:]))
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from forge.proxy import splice
 from forge.proxy.dialects.overlay import LIMITS
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Engine, Tokens
@@ -60,17 +59,16 @@ def decode_call(
     of the session so far: it makes it faster, never different."""
     if memory is None:
         memory = SessionMemory()
-    asked = _members(sent)
+    asked = memory.requests.read(sent)
     tokens, failure = _read(open.engine, answer, close, memory.prompts)
-    messages = _text(asked.get("messages")) or "[]"
     said = {
-        "messages": messages,
-        "media": memory.media_of(messages),
-        "tools": _text(asked.get("tools")),
+        "messages": asked.messages,
+        "media": asked.media,
+        "tools": _text(asked.members.get("tools")),
         "request_raw": None if open.dialect == "chat" else request,
     }
     return [
-        _row(open, said, asked, close, choice, token, tokens, failure)
+        _row(open, said, asked.members, close, choice, token, tokens, failure)
         for choice, token in enumerate(tokens or [_no_tokens()])
     ]
 
@@ -80,13 +78,6 @@ def decode_closed(closed: ClosedCall, memory: Memory) -> list[Call]:
     request = b"" if closed.open.dialect == "chat" else closed.request  # of chat, what was sent says it all
     session = memory.of(closed.open.session_id)
     return decode_call(closed.open, request, closed.sent, closed.answer, closed.close, session)
-
-
-def _members(body: bytes) -> Mapping[str, Raw]:
-    try:
-        return splice.members(body)
-    except splice.UNREADABLE:
-        return {}
 
 
 def _read(engine_name: str, answer: bytes, close: Close, prompts: PromptIds) -> tuple[list[Tokens], str | None]:

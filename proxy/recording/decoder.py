@@ -12,8 +12,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -98,6 +99,8 @@ class Decoder:
             self._catalog = Catalog(data, catalog_url)
             self._catalog_retry = 0.0
             self._begin()
+            if not self._checkpoint.catalog_behind:
+                self._catalog_told(self._catalog.begin)
         except BaseException:
             self._lease.release()
             raise
@@ -224,11 +227,15 @@ class Decoder:
         behind = self._checkpoint.catalog_behind
         if behind and time.monotonic() < self._catalog_retry:
             return
+        if behind:
+            self._catalog_told(self._catalog.rebuild)
+        elif written.parts or gone:
+            self._catalog_told(partial(self._catalog.note, written.parts, written.sessions, gone))
+
+    def _catalog_told(self, change: Callable[[], None]) -> None:
+        behind = self._checkpoint.catalog_behind
         try:
-            if behind:
-                self._catalog.rebuild()
-            elif written.parts or gone:
-                self._catalog.note(written.parts, written.sessions, gone)
+            change()
             self._checkpoint.catalog_behind = False
         except SQLAlchemyError as error:
             if not behind:

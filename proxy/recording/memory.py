@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from forge.proxy.engines.prompt_ids import PromptIds
-from forge.storage.media_list import media_of, shows_media
+from forge.proxy.recording.asked import Requests
 
 LIMIT: Final = 128 << 20
 """Bytes of prompts, of all sessions together."""
@@ -19,20 +19,11 @@ class SessionMemory:
 
     def __init__(self) -> None:
         self.prompts = PromptIds()
-        self._plain = ""
-        """The last messages that show no media, less the bracket at their end."""
+        self.requests = Requests()
 
     @property
     def size(self) -> int:
-        return self.prompts.size + len(self._plain)
-
-    def media_of(self, messages: str) -> str | None:
-        """As ``media_list.media_of``."""
-        known = len(self._plain) if messages.startswith(self._plain) else 0
-        if shows_media(messages, known):
-            return media_of(messages)
-        self._plain = messages[:-1]
-        return None
+        return self.prompts.size + self.requests.size
 
 
 class Memory:

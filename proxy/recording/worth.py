@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,7 +41,7 @@ def untrainable(
     """The first reason against training on it, the plainest first."""
     log_probs = token.output_log_probs
     count = len(token.output_ids)
-    effective = _effective(open, asked)
+    shape = _shape_of(open, asked)
     sums_up = token.completion_tokens == sum(len(one.output_ids) for one in tokens)
     # Of a NaN neither comparison holds.
     scored = not len(log_probs) or bool(log_probs.max() <= ABOVE_ZERO and log_probs.min() > -np.inf)
@@ -51,21 +52,36 @@ def untrainable(
         (not count, Untrainable.OUTPUT_IDS_MISSING),
         (not len(log_probs), Untrainable.LOG_PROBS_MISSING),
         (len(log_probs) != count or not sums_up, Untrainable.LENGTH_MISMATCH),
-        (not scored or _unscored(open, effective, token), Untrainable.LOG_PROBS_INVALID),
+        (not scored or _unscored(open, shape, token), Untrainable.LOG_PROBS_INVALID),
         (not _value(asked, "echo") and not says_the_same(token), Untrainable.TEXT_MISMATCH),
-        (constrained(effective, masked=token.sampling_mask is not None), Untrainable.CONSTRAINED),
+        (shape.constrained if token.sampling_mask is None else shape.constrained_masked, Untrainable.CONSTRAINED),
         (version["policy_version_start"] is None and close.policy_version is None, Untrainable.VERSION_UNKNOWN),
     )
     return next((reason.value for failed, reason in checks if failed), None)
 
 
-def _effective(open: Open, asked: Mapping[str, Raw]) -> Mapping[str, Raw]:
-    """What was sent, over what the server takes where it was sent nothing."""
-    defaults = dict(splice.members(open.sampling_defaults.encode())) if open.sampling_defaults else {}
-    sent = {name: value for name, value in asked.items() if len(memoryview(value)) != 4 or bytes(value) != b"null"}
+class _Shape(NamedTuple):
+    """What the members that were sent, and the server's defaults, make of the distribution."""
+
+    temperature: float
+    constrained: bool
+    constrained_masked: bool
+    """Where the engine says which tokens a truncation kept."""
+
+
+def _shape_of(open: Open, asked: Mapping[str, Raw]) -> _Shape:
+    return _shape(open.sampling_defaults, tuple((name, bytes(asked[name])) for name in WEIGHED if name in asked))
+
+
+@lru_cache(maxsize=64)
+def _shape(defaults: str | None, members: tuple[tuple[str, bytes], ...]) -> _Shape:
+    """What was sent, over what the server takes where it was sent nothing: the same for most calls of a run."""
+    sent: dict[str, bytes | Raw] = {name: value for name, value in members if value != b"null"}
+    effective = dict(splice.members(defaults.encode())) if defaults else {}
     if all(name in sent for name in DEFAULTED):
-        defaults.pop(UNTOLD, None)
-    return {**defaults, **sent}
+        effective.pop(UNTOLD, None)
+    both = {**effective, **sent}
+    return _Shape(_number(both, "temperature", 1.0), constrained(both), constrained(both, masked=True))
 
 
 def says_the_same(token: Tokens) -> bool:
@@ -77,6 +93,8 @@ def says_the_same(token: Tokens) -> bool:
     A stop string cuts the text, not the tokens, and special tokens have no text in the message.
     """
     if token.pieces is None or not token.message:
+        return True
+    if not token.message.get("reasoning") and token.pieces.startswith(token.message.get("content") or ""):
         return True
     said = "".join(token.pieces.split())
     parts = ["".join((token.message.get(name) or "").split()) for name in ("reasoning", "content")]
@@ -91,13 +109,13 @@ def says_the_same(token: Tokens) -> bool:
     return True
 
 
-def _unscored(open: Open, asked: Mapping[str, Raw], token: Tokens) -> bool:
+def _unscored(open: Open, shape: _Shape, token: Tokens) -> bool:
     """Numbers that are there but are not the log probs of what was sampled from."""
     log_probs = token.output_log_probs
     if len(log_probs) >= ALL_ZERO_LEN and not np.any(log_probs):
         return True
     # Raw log probs are taken before the temperature is.
-    return open.logprobs_mode == "raw" and _number(asked, "temperature", 1.0) != 1.0
+    return open.logprobs_mode == "raw" and shape.temperature != 1.0
 
 
 UNTOLD: Final = "untold"
@@ -116,6 +134,8 @@ SHAPING: Final = (
     *("regex", "ebnf", "json_schema", "grammar", "custom_logit_processor", UNTOLD),
 )
 """Members that shape the distribution whenever they say anything at all."""
+WEIGHED: Final = tuple(dict.fromkeys((*DEFAULTED, *NEUTRAL, *SHAPING, "response_format", "tool_choice")))
+"""All members that say anything of the distribution."""
 _SAYS_NOTHING: Final[tuple[Any, ...]] = (None, False, 0, "", [], {})
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from forge.proxy.engines import answers
 from forge.proxy.engines.prompt_ids import FOLD_FROM, MARK, PromptIds, fold
 from forge.proxy.engines.shapes import decode_stream
-from forge.proxy.recording.memory import Memory, SessionMemory
-from forge.storage.media_list import media_of
+from forge.proxy.recording.memory import Memory
 
 IDS = st.lists(st.integers(0, 160_000), max_size=30)
 SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])
@@ -142,18 +141,3 @@ def test_the_memory_of_sessions_is_bounded_and_what_falls_out_is_read_again() ->
         read = memory.of(name).prompts.read(",".join(map(str, prompts[name])).encode())
         assert list(read) == prompts[name]
         assert memory.held <= 50_000 + 20_000, "the limit, and the one in hand"
-
-
-def test_media_are_found_wherever_they_come() -> None:
-    plain, image = (
-        '{"role":"user","content":"x"}',
-        '{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}',
-    )
-    memory = SessionMemory()
-    for shown in ([plain], [plain, plain], [plain, plain, image], [plain, plain], [plain, image, plain], [image]):
-        messages = f"[{','.join(shown)}]"
-        assert memory.media_of(messages) == media_of(messages)
-    for cut in range(len(image)):  # a mark that stands across what was looked at and what is new
-        memory = SessionMemory()
-        memory.media_of(f"[{plain},{image[:cut]}]")
-        assert memory.media_of(f"[{plain},{image}]") == media_of(f"[{plain},{image}]")

@@ -1,0 +1,93 @@
+"""What an earlier request said is not parsed again, and nothing comes out different for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forge.proxy.recording.asked import Asked, Requests
+from forge.storage.media_list import media_of
+
+LONG = {"role": "system", "content": "be good \u00e9 " + "x" * 5000}
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}
+
+
+def told(asked: Asked) -> tuple[dict[str, bytes], str, str | None]:
+    return {name: bytes(value) for name, value in asked.members.items()}, asked.messages, asked.media
+
+
+def whole(body: bytes) -> tuple[dict[str, bytes], str, str | None]:
+    """By a parser that knows nothing of earlier ones."""
+    return told(Requests().read(body))
+
+
+MESSAGE = st.one_of(
+    st.just(IMAGE),
+    st.integers(0, 30),
+    st.sampled_from(["x", 'a "messages":[ 1 ]', "\\", "]", "image_url"]).map(lambda t: {"role": "user", "content": t}),
+)
+MEMBERS = st.fixed_dictionaries(
+    {}, optional={"model": st.text(max_size=3), "top_k": st.integers(0, 3), "tools": st.just([])}
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.lists(MESSAGE, max_size=3),
+            MEMBERS,
+            MEMBERS,
+            st.sampled_from([None, (",", ":"), (" , ", " :\n")]),
+            st.booleans(),
+        ),
+        max_size=6,
+    )
+)
+def test_bodies_of_a_session_are_read_as_if_each_came_first(turns: list[Any]) -> None:
+    requests, histories = Requests(), [[LONG, n] for n in range(3)]
+    for agent, new, before, after, separators, twice in turns:
+        histories[agent] = [*histories[agent], *new]
+        said = json.dumps(before | {"messages": histories[agent]} | after, separators=separators, ensure_ascii=False)
+        if twice:
+            said = said[:-1] + ',"messages":[1]}'
+        assert told(requests.read(said.encode())) == whole(said.encode())
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b",3]}", b",34]}", b",3.5]}", b",3e1]}", b",3x]}", b",3,]}", b",3", b",3]", b"]}", b" ]}", b",3 \n, 4]}",
+        b',3],"messages":[5]}', b',3],"messages":null}', b',3],"mess\\u0061ges":[5]}', b',3],"n":{"messages":[0]}}',
+        b',"\xff"]}', b',3]}{"messages":[0]}',
+    ],
+)  # fmt: skip
+def test_whatever_follows_the_known_messages(tail: bytes) -> None:
+    begun = b'{"model":"m","messages":[' + json.dumps(LONG).encode()
+    requests = Requests()
+    assert requests.read(begun + b",3]}").messages.endswith(",3]")
+    assert told(requests.read(begun + tail)) == whole(begun + tail)
+    assert told(requests.read(begun + b",3" + tail)) == whole(begun + b",3" + tail)
+
+
+def test_only_what_follows_is_parsed() -> None:
+    requests, history = Requests(), [LONG, IMAGE]
+    requests.read(json.dumps({"messages": history}).encode())
+    asked = requests.read(json.dumps({"messages": [*history, LONG], "n": 1}).encode())
+    assert bytes(asked.members["n"]) == b"1"
+    parsed = memoryview(asked.members["n"]).obj
+    assert isinstance(parsed, bytes)
+    assert len(parsed) < 2 * len(json.dumps(LONG)), "a value is a view into what was parsed"
+
+
+def test_media_are_found_wherever_they_come() -> None:
+    requests = Requests()
+    plain: dict[str, Any] = {"role": "user", "content": "x"}
+    for shown in ([plain], [plain, plain], [plain, plain, IMAGE], [plain, plain], [plain, IMAGE, plain], [IMAGE]):
+        text = json.dumps([LONG, *shown])
+        assert requests.read(b'{"messages":' + text.encode() + b"}").media == media_of(text)
