@@ -7,6 +7,7 @@ Opens files for reading only, so it never disturbs the writer.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from dataclasses import dataclass
@@ -109,6 +110,22 @@ class JournalReader:
             if not found and self.position == before and not self._next_segment():
                 break
         return entries
+
+    def blobs(self, place: Position) -> bytes:
+        """Those of a frame that was read before. Raises ``OSError`` if it is not there any more."""
+        path = segment_path(self.directory, place.segment)
+        same = place.segment == self._fd_segment
+        fd = self._fd if same else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            length = frame_length(memoryview(os.pread(fd, HEADER_BYTES, place.offset)), 0) or 0
+            view = memoryview(os.pread(fd, HEADER_BYTES + length, place.offset))
+        finally:
+            if not same:
+                os.close(fd)
+        span = frame_at(view, 0, place.segment)
+        if span is None:
+            raise OSError(errno.EIO, "a frame that was read before is damaged", str(path))
+        return bytes(decode(view[span.start : span.end])[1])
 
     def _read_segment(self, max_frames: int, max_bytes: int) -> list[Entry]:
         """Whole frames at the position, from one read of the file. The position moves past the segment's head."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from forge.storage.frames import Boot, Close, Cut, Data, Open, Policy, SessionFrame
 from forge.storage.journal import Entry, Position
 from forge.storage.records import Call
 
 log = logging.getLogger(__name__)
+
+HELD_BYTES: Final = 64 << 20
+"""Of open calls; what is beyond it stays in the journal alone, and is read again when its call ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class ClosedCall:
     answer: bytes
     close: Close
     rows: list[Call] | None = None
-    """Decoded as soon as it closed, where the assembly was told how."""
+    """Decoded as soon as it closed, where the assembly was told how; its bytes are then not kept."""
 
     @property
     def request(self) -> bytes:
@@ -59,22 +63,47 @@ class Interval:
 
 
 @dataclass(slots=True)
+class _Held:
+    """The bytes of a frame, or where they are to be read again."""
+
+    place: Position
+    blobs: bytes | None
+    attempt: int = 0
+
+
+@dataclass(slots=True)
 class _OpenCall:
     frame: Open
-    blobs: bytes
-    place: Position
-    pieces: list[tuple[int, bytes]] = field(default_factory=list)
-    """(attempt, engine bytes)."""
+    request: _Held
+    pieces: list[_Held] = field(default_factory=list)
+    """Engine bytes."""
     close: Close | None = None
     """The last one that came."""
     rows: list[Call] | None = None
     """Of that one."""
 
-    def closed(self) -> ClosedCall:
+    def drop(self) -> int:
+        """Lets go of all bytes; gives how many those were."""
+        dropped = 0
+        for held in (self.request, *self.pieces):
+            dropped += len(held.blobs or b"")
+            held.blobs = None
+        return dropped
+
+    def closed(self, read: Callable[[Position], bytes] | None) -> ClosedCall:
         close = self.close
         assert close is not None
-        answer = b"".join(data for attempt, data in self.pieces if attempt == close.attempt)
-        return ClosedCall(self.frame, self.blobs, answer, close, self.rows)
+        if self.rows is not None:
+            return ClosedCall(self.frame, b"", b"", close, self.rows)
+
+        def bytes_of(held: _Held) -> bytes:
+            if held.blobs is not None:
+                return held.blobs
+            assert read is not None
+            return read(held.place)
+
+        answer = b"".join(bytes_of(held) for held in self.pieces if held.attempt == close.attempt)
+        return ClosedCall(self.frame, bytes_of(self.request), answer, close)
 
 
 class Assembly:
@@ -91,9 +120,16 @@ class Assembly:
         boot: int = 0,
         replay_until: Position | None = None,
         decode: Callable[[ClosedCall], list[Call]] | None = None,
+        read: Callable[[Position], bytes] | None = None,
+        held_bytes: int = HELD_BYTES,
     ) -> None:
-        """``decode``: makes rows of a call at once, while what it said is still in the processor's caches."""
+        """``decode``: makes rows of a call at once, while its bytes are still in the processor's caches. ``read``: the
+        bytes of the frame that stands at a place; with it no more than ``held_bytes`` of open calls are held."""
         self._decode = decode
+        self._read = read
+        self._limit = held_bytes
+        self.held = 0
+        """Bytes of calls that are open."""
         self._writer = writer
         self._boot = boot
         self._replay_until = replay_until
@@ -107,7 +143,7 @@ class Assembly:
     @property
     def oldest(self) -> Position | None:
         """Where the first frame of a call that is in no interval yet stands."""
-        return min((call.place for calls in (self._open, self._ended) for call in calls.values()), default=None)
+        return min((call.request.place for calls in (self._open, self._ended) for call in calls.values()), default=None)
 
     @property
     def boot(self) -> int:
@@ -127,7 +163,7 @@ class Assembly:
             self._first = entry.position
         match frame:
             case Open():
-                self._open[frame.call_id] = _OpenCall(frame, entry.blobs, entry.position)
+                self._open[frame.call_id] = _OpenCall(frame, self._hold(entry))
             case Data():
                 self._data(frame, entry, replayed)
             case Close():
@@ -144,7 +180,7 @@ class Assembly:
     def _data(self, frame: Data, entry: Entry, replayed: bool) -> None:
         call = self._open.get(frame.call_id)
         if call is not None:
-            call.pieces.append((frame.attempt, entry.blobs))
+            call.pieces.append(self._hold(entry, frame.attempt))
         elif not replayed:
             log.warning("data of an unknown call: call=%s at=%s", frame.call_id, entry.position)
 
@@ -154,9 +190,21 @@ class Assembly:
             call.close, call.rows = frame, None
             self._ended[frame.call_id] = call
             if self._decode is not None and not replayed:
-                call.rows = self._decode(call.closed())
+                call.rows = self._decode(call.closed(self._read))
+                if self._read is not None:
+                    self.held -= call.drop()
         elif not replayed:
             log.warning("close of an unknown call: call=%s at=%s", frame.call_id, entry.position)
+
+    def _hold(self, entry: Entry, attempt: int = 0) -> _Held:
+        """The oldest calls are let go of first: the newest are the likeliest to end soon."""
+        self.held += len(entry.blobs)
+        calls = iter((*self._open.values(), *self._ended.values())) if self._read and self.held > self._limit else ()
+        for call in calls:
+            self.held -= call.drop()
+            if self.held <= self._limit // 2:
+                break
+        return _Held(entry.position, entry.blobs, attempt)
 
     def _settle(self, unsettled: Sequence[str]) -> list[ClosedCall]:
         """The calls that this bound ends with."""
@@ -164,7 +212,9 @@ class Assembly:
         for call_id in unsettled:
             if call_id in ended:
                 self._ended[call_id] = ended.pop(call_id)
-        return [call.closed() for call in ended.values()]
+        closed = [call.closed(self._read) for call in ended.values()]
+        self.held -= sum(call.drop() for call in ended.values())
+        return closed
 
     def _bound(self, entry: Entry, calls: list[ClosedCall]) -> Interval:
         # The boot that opened the interval names it: a boot frame ends the interval of the boot before it.

@@ -181,9 +181,10 @@ class Decoder:
             mark = self._checkpoint.mark(writer)
             reader = JournalReader(journal_dir(self.data, writer), Position(*mark.oldest))
             until = Position(*mark.position)
-            found = _Follower(
-                writer, reader, Assembly(writer, boot=mark.boot, replay_until=until, decode=self._projector.decode)
+            assembly = Assembly(
+                writer, boot=mark.boot, replay_until=until, decode=self._projector.decode, read=reader.blobs
             )
+            found = _Follower(writer, reader, assembly)
             self._followers[writer] = found
         return found
 

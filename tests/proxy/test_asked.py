@@ -75,16 +75,6 @@ def test_whatever_follows_the_known_messages(tail: bytes) -> None:
     assert told(requests.read(begun + b",3" + tail)) == whole(begun + b",3" + tail)
 
 
-def test_only_what_follows_is_parsed() -> None:
-    requests, history = Requests(), [LONG, IMAGE]
-    requests.read(json.dumps({"messages": history}).encode())
-    asked = requests.read(json.dumps({"messages": [*history, LONG], "n": 1}).encode())
-    assert bytes(asked.members["n"]) == b"1"
-    parsed = memoryview(asked.members["n"]).obj
-    assert isinstance(parsed, bytes)
-    assert len(parsed) < 2 * len(json.dumps(LONG)), "a value is a view into what was parsed"
-
-
 def test_media_are_found_wherever_they_come() -> None:
     requests = Requests()
     plain: dict[str, Any] = {"role": "user", "content": "x"}
