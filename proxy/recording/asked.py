@@ -97,7 +97,7 @@ def _whole(body: bytes) -> _Read:
     value = members.pop(_MESSAGES, None)
     if value is None or bytes(value) == b"null":
         return _Read(Asked(members, _NONE), 0, 0)
-    start = splice.offset(body, value)
+    start = splice.place_of(value, body)
     messages = str(memoryview(value), "utf-8", "replace")
     return _Read(Asked(members, messages, media_of(messages)), start + 1, start + memoryview(value).nbytes)
 
@@ -111,7 +111,7 @@ def _after(body: bytes, known: _Known) -> _Read | None:
     except splice.UNREADABLE:
         return None
     value = members.pop(_MESSAGES, None)
-    if value is None or splice.offset(short, value) != known.first - 1:
+    if value is None or splice.place_of(value, short) != known.first - 1:
         return None
     rest = memoryview(value)[1 + len(_STAND_IN) :]
     messages = known.text + str(rest, "utf-8", "replace")
