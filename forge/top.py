@@ -21,7 +21,8 @@ LAGS: Final = 5.0
 
 def frame(state: Mapping[str, Any], *, rows: int) -> RenderableType:
     """``rows``: sessions that fit."""
-    return Group(*_head(state), Text(), _replicas(state["replicas"]), Text(), *_sessions(state, rows))
+    workers: list[RenderableType] = [Text(), _workers(state["workers"])] if "workers" in state else []
+    return Group(*_head(state), *workers, Text(), _replicas(state["replicas"]), Text(), *_sessions(state, rows))
 
 
 def _head(state: Mapping[str, Any]) -> Iterable[Text]:
@@ -53,6 +54,17 @@ def _head(state: Mapping[str, Any]) -> Iterable[Text]:
     budget = "" if disk["budget"] is None else f" of {decimal(disk['budget'])}"
     parts = "  ".join(f"{name} {decimal(size)}" for name, size in sorted(disk["used"].items()) if size)
     yield _line(f"disk      {decimal(sum(disk['used'].values()))}{budget}{free}  ({parts})")
+
+
+def _workers(workers: Iterable[Mapping[str, Any]]) -> Table:
+    table = _table("worker", "pid", "state", "sessions", "running", "calls", "calls/s", "starts")
+    for each in workers:
+        state = "[green]up[/green]" if each["up"] else "[red]starting[/red]"
+        counts = (str(each[name]) for name in ("sessions", "running", "calls"))
+        table.add_row(
+            str(each["number"]), str(each["pid"]), state, *counts, f"{each['calls_per_s']:.1f}", str(each["starts"])
+        )
+    return table
 
 
 def _replicas(replicas: Iterable[Mapping[str, Any]]) -> Table:
@@ -92,7 +104,7 @@ def age(seconds: float) -> str:
 def _table(*names: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in names:
-        right = name in ("calls", "running", "version", "idle", "open")
+        right = name in ("calls", "running", "version", "idle", "open", "pid", "sessions", "calls/s", "starts")
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     return table
 

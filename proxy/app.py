@@ -24,7 +24,7 @@ from forge.proxy.ids import IdSource
 from forge.proxy.listening import BACKLOG, listen, take_port, url_of
 from forge.proxy.recording.decoding import decoder_process
 from forge.proxy.recording.recorder import Recorder
-from forge.proxy.serving import Serving, control_token
+from forge.proxy.serving import Serving, control_token, make_folder
 from forge.proxy.sessions.archive import Archive
 from forge.proxy.sessions.histories import Histories
 from forge.proxy.sessions.history import Shared
@@ -36,7 +36,6 @@ from forge.proxy.upstreams.client import EngineClient, read_key
 from forge.proxy.upstreams.pool import Pool
 from forge.proxy.upstreams.replicas import join, watch
 from forge.proxy.vitals import Vitals
-from forge.storage.errors import Unavailable
 from forge.storage.journal import JournalWriter
 from forge.storage.media import MediaStore
 
@@ -89,16 +88,6 @@ async def serve(config: ProxyConfig) -> AsyncIterator[Running]:
             last = await drain(deps)
             if decoder is not None and last is not None:
                 await decoder.catch_up({config.writer: last}, config.limits.decoder_s)
-
-
-def make_folder(config: ProxyConfig) -> None:
-    """Raises ``Unavailable``."""
-    try:
-        config.data.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unavailable(
-            f"cannot make the data directory {config.data}: {error.strerror}", "choose another"
-        ) from error
 
 
 async def compose(

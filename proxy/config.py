@@ -100,6 +100,8 @@ class ProxyConfig:
     writer: int = 0
     """Its journal in the data directory. Proxies that share one have each their own; one of their decoders works for
     all while the others stand by."""
+    workers: int = 1
+    """Processes that serve calls behind one port. Each has a journal of its own: ``writer`` and those after it."""
     upstreams: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8100
@@ -136,6 +138,9 @@ class ProxyConfig:
         check_name("the run", self.run_id)
         if not 0 <= self.writer < WRITERS_MAX:
             raise BadInput(f"there is no writer {self.writer}", f"give a number from 0 to {WRITERS_MAX - 1}")
+        if self.workers < 1 or self.writer + self.workers > WRITERS_MAX:
+            most = f"give a number from 1 to {WRITERS_MAX - self.writer}: each has a journal of its own"
+            raise BadInput(f"there cannot be {self.workers} workers from writer {self.writer} on", most)
         for url in self.upstreams:
             check_upstream(url)
         if self.public_url is not None:

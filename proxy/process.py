@@ -1,4 +1,4 @@
-"""How the proxy's process uses memory: settled once, when it serves.
+"""A proxy's process: its event loop, and how it uses memory, settled once, when it serves.
 
 Owns the allocator's and the collector's settings, and nothing of what is stored. The one non-obvious fact: the C
 library gives every block of more than 128 KiB back to the kernel when it is freed, so each copy of a long body pays for
@@ -7,9 +7,13 @@ fresh pages again, some thirty times what the copy itself costs.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _MMAP_THRESHOLD: Final = -3
 _TRIM_THRESHOLD: Final = -1
@@ -36,3 +40,12 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """The process's event loop: uvloop's where it is there."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)

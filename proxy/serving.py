@@ -13,7 +13,7 @@ import msgspec
 
 from forge.proxy.config import TOKEN_FILE, ProxyConfig
 from forge.proxy.door.keys import private_file
-from forge.storage.errors import BadInput
+from forge.storage.errors import BadInput, Unavailable
 from forge.storage.files import write_whole
 
 TOKEN_BYTES: Final = 32
@@ -50,6 +50,16 @@ class Serving:
         if path is not None:
             said = msgspec.json.encode(self.ready())
             write_whole(path, lambda temporary: temporary.write_bytes(said))
+
+
+def make_folder(config: ProxyConfig) -> None:
+    """Raises ``Unavailable``."""
+    try:
+        config.data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot make the data directory {config.data}: {error.strerror}", "choose another"
+        ) from error
 
 
 def control_token(config: ProxyConfig) -> tuple[str, Path]:

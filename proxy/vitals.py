@@ -73,7 +73,8 @@ class Vitals:
         self._behind: tuple[Position, float] | None = None
         """A cut that the decoder has not passed, and when that was first seen."""
         self._samples: deque[Sample] = deque()
-        self._disk_due = 0.0
+        self.disk_due = 0.0
+        """When the disk is measured next."""
 
     async def run(self, calls: Callable[[], int]) -> None:
         """Looks as long as the proxy runs. ``calls``: how many have ended."""
@@ -87,23 +88,20 @@ class Vitals:
         self._samples.append(Sample(now, calls, self.decoded.counts.output_tokens))
         while self._samples[0].at < now - RATE_S:
             self._samples.popleft()
-        if now >= self._disk_due:
+        if now >= self.disk_due:
             await self.look_at_disk()
 
     async def look_at_disk(self) -> None:
         began = time.monotonic()
         self.disk = await asyncio.to_thread(measure, self._config.data)
         took = time.monotonic() - began
-        self._disk_due = began + max(self._config.limits.disk_s, took * DISK_SHARE)
+        self.disk_due = began + max(self._config.limits.disk_s, took * DISK_SHARE)
         self._registry.refuses = self.over_budget
 
     @property
     def over_budget(self) -> str:
         """Why no new session may be opened; empty if one may."""
-        budget, used = self._config.disk_budget, self.disk.total
-        if budget is None or used < budget:
-            return ""
-        return f"the data directory holds {used} bytes, of a budget of {budget}"
+        return refusal(self.disk.total, self._config.disk_budget)
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -126,6 +124,13 @@ class Vitals:
         lag_s = now - self._behind[1] if self._behind is not None else 0.0
         lag = _bytes_between(journal_dir(self._config.data, journal.writer), mark, journal.end)
         return Decoded(lag_s, lag, found.counts)
+
+
+def refusal(used: int, budget: int | None) -> str:
+    """Why no new session may be opened; empty if one may. In bytes of the data directory."""
+    if budget is None or used < budget:
+        return ""
+    return f"the data directory holds {used} bytes, of a budget of {budget}"
 
 
 def _bytes_between(directory: Path, start: Position, end: Position) -> int:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from forge.option_values import json_object, size_in_bytes
-from forge.proxy import logs
+from forge.proxy import logs, process
 from forge.proxy.config import Durability, ProxyConfig, Record
+from forge.proxy.serving import Serving
 from forge.proxy.sessions.spec import HistoryMode
 from forge.storage.errors import ForgeError
 from forge.storage.names import CATALOG
@@ -69,6 +70,10 @@ Decoding = Annotated[
     bool, typer.Option("--decoder/--no-decoder", help="Turn the journal into Parquet while it is written.")
 ]
 Writer = Annotated[int, typer.Option(help="Its journal in DATA: proxies that share DATA have each another one.")]
+Workers = Annotated[
+    int,
+    typer.Option(min=1, help="Processes that serve calls, at most one per core; their journals are WRITER and after."),
+]
 Catalog = Annotated[
     str | None,
     typer.Option(help="SQL index: postgresql://HOST/NAME. [DATA/catalog.db]", envvar=CATALOG),
@@ -82,79 +87,88 @@ ReadyFile = Annotated[Path | None, typer.Option(help="Write URLs and pid here, a
 
 
 def register(app: typer.Typer) -> None:
-    @app.command(epilog=EXAMPLE)
-    def proxy(
-        data: Data = Path("data"),
-        upstream: Upstream = None,
-        host: Host = "127.0.0.1",
-        port: Port = 8100,
-        public_url: PublicUrl = None,
-        control_host: ControlHost = "127.0.0.1",
-        control_port: ControlPort = 8101,
-        control_token_file: TokenFile = None,
-        upstream_key_file: KeyFile = None,
-        engine: Kind = Engine.AUTO,
-        record: Strictness = Record.STRICT,
-        durability: Durable = Durability.PROCESS,
-        run: Run = None,
-        model: Model = None,
-        sampling: Sampling = None,
-        history: History = HistoryMode.AS_SENT,
-        implicit: Implicit = True,
-        end_sessions: EndSessions = False,
-        decoder: Decoding = True,
-        journal_keep: Keep = None,
-        disk_budget: Budget = None,
-        writer: Writer = 0,
-        catalog: Catalog = None,
-        log_format: LogForm = logs.LogFormat.TEXT,
-        ready_file: ReadyFile = None,
-    ) -> None:
-        """Serve harnesses from policy servers and record every call exactly.
+    app.command(name="proxy", epilog=EXAMPLE)(proxy)
 
-        Point a harness's base URL at http://HOST:PORT/v1. Calls without a session key make implicit sessions;
-        sessions with keys are opened over the control plane, which needs the token of --control-token-file.
-        """
-        if journal_keep is not None:
-            size_in_bytes(
-                "--journal-keep", journal_keep
-            )  # here, not in the decoder, which would be started again and again
-        logs.configure(log_format)
-        config = ProxyConfig(
-            data=data,
-            run_id=run or time.strftime("proxy-%Y%m%d-%H%M%S"),
-            upstreams=tuple(upstream or ()),
-            host=host,
-            port=port,
-            public_url=public_url,
-            control_host=control_host,
-            control_port=control_port,
-            control_token_file=control_token_file,
-            upstream_key_file=upstream_key_file,
-            engine=engine.value,
-            record=record,
-            durability=durability,
-            model=model,
-            sampling=None if sampling is None else json_object("--sampling", sampling),
-            history=history,
-            implicit=implicit,
-            end_sessions=end_sessions,
-            decoder=decoder,
-            journal_keep=journal_keep,
-            disk_budget=None if disk_budget is None else size_in_bytes("--disk-budget", disk_budget),
-            writer=writer,
-            catalog=catalog,
-            log_format=log_format,
-            ready_file=ready_file,
-        )
-        _run(_serve(config))
+
+def proxy(
+    data: Data = Path("data"),
+    upstream: Upstream = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8100,
+    public_url: PublicUrl = None,
+    control_host: ControlHost = "127.0.0.1",
+    control_port: ControlPort = 8101,
+    control_token_file: TokenFile = None,
+    upstream_key_file: KeyFile = None,
+    engine: Kind = Engine.AUTO,
+    record: Strictness = Record.STRICT,
+    durability: Durable = Durability.PROCESS,
+    run: Run = None,
+    model: Model = None,
+    sampling: Sampling = None,
+    history: History = HistoryMode.AS_SENT,
+    implicit: Implicit = True,
+    end_sessions: EndSessions = False,
+    decoder: Decoding = True,
+    journal_keep: Keep = None,
+    disk_budget: Budget = None,
+    writer: Writer = 0,
+    workers: Workers = 1,
+    catalog: Catalog = None,
+    log_format: LogForm = logs.LogFormat.TEXT,
+    ready_file: ReadyFile = None,
+) -> None:
+    """Serve harnesses from policy servers and record every call exactly.
+
+    Point a harness's base URL at http://HOST:PORT/v1. Calls without a session key make implicit sessions;
+    sessions with keys are opened over the control plane, which needs the token of --control-token-file.
+    """
+    if journal_keep is not None:  # here, not in the decoder, which would be started again and again
+        size_in_bytes("--journal-keep", journal_keep)
+    logs.configure(log_format)
+    config = ProxyConfig(
+        data=data,
+        run_id=run or time.strftime("proxy-%Y%m%d-%H%M%S"),
+        upstreams=tuple(upstream or ()),
+        host=host,
+        port=port,
+        public_url=public_url,
+        control_host=control_host,
+        control_port=control_port,
+        control_token_file=control_token_file,
+        upstream_key_file=upstream_key_file,
+        engine=engine.value,
+        record=record,
+        durability=durability,
+        model=model,
+        sampling=None if sampling is None else json_object("--sampling", sampling),
+        history=history,
+        implicit=implicit,
+        end_sessions=end_sessions,
+        decoder=decoder,
+        journal_keep=journal_keep,
+        disk_budget=None if disk_budget is None else size_in_bytes("--disk-budget", disk_budget),
+        writer=writer,
+        workers=workers,
+        catalog=catalog,
+        log_format=log_format,
+        ready_file=ready_file,
+    )
+    process.run(_serve(config))
+
+
+def _serving(config: ProxyConfig) -> AbstractAsyncContextManager[Serving]:
+    if config.workers == 1:
+        from forge.proxy.app import serve
+
+        return serve(config)
+    from forge.proxy.workers import parent
+
+    return parent.serve(config)
 
 
 async def _serve(config: ProxyConfig) -> None:
     """Until SIGTERM or SIGINT; while it still starts, these end it at once."""
-    from forge.proxy.app import serve
-    from forge.proxy.process import settle
-
     stop = asyncio.Event()
     serving = False
     main = asyncio.current_task()
@@ -168,9 +182,9 @@ async def _serve(config: ProxyConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled)
     try:
-        async with serve(config) as running:
+        async with _serving(config) as running:
             serving = True
-            settle()
+            process.settle()
             typer.echo(f"base URL for harnesses  {running.base_url}")
             typer.echo(f"control plane           {running.control_url}  (token in {running.control_token_file})")
             typer.echo(f"data                    {config.data}  (run {config.run_id})")
@@ -183,13 +197,3 @@ async def _serve(config: ProxyConfig) -> None:
         raise KeyboardInterrupt from None
     if not stop.is_set():
         raise ForgeError("the proxy stopped because a part of it failed", "its log above says which")
-
-
-def _run(main: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where it is there."""
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)

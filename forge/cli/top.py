@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -32,6 +33,11 @@ def top(
         raise typer.Exit from None
 
 
+def _lines(state: Mapping[str, Any]) -> int:
+    workers = state.get("workers")
+    return len(state["replicas"]) + (len(workers) + 2 if workers else 0)
+
+
 async def _show(control: str, token_file: Path, *, once: bool) -> None:
     from rich.live import Live
 
@@ -47,5 +53,5 @@ async def _show(control: str, token_file: Path, *, once: bool) -> None:
         with Live(console=out, screen=True, auto_refresh=False) as live:
             while True:
                 state = await client.status()
-                live.update(frame(state, rows=out.height - HEAD_LINES - len(state["replicas"])), refresh=True)
+                live.update(frame(state, rows=out.height - HEAD_LINES - _lines(state)), refresh=True)
                 await asyncio.sleep(REFRESH_S)

@@ -19,7 +19,9 @@ from forge.proxy.deps import Deps
 from forge.proxy.metrics import counter, counters, gauge, gauges
 from forge.proxy.sessions.live import Live
 from forge.proxy.upstreams.pool import Replica, State
+from forge.proxy.vitals import Disk
 
+JOURNAL_FAILS: Final = "the journal cannot be written"
 SHOWN_MAX: Final = 200
 """Sessions that ``/status`` tells of: those used last."""
 
@@ -66,7 +68,7 @@ class HealthRoutes:
             (not any(replica.state == State.UP for replica in deps.pool.all()), "no policy server is up"),
             (not deps.pool.is_open, "calls wait: paused, or weights are being published"),
             (deps.draining, "it is stopping"),
-            (deps.recorder.failing, "the journal cannot be written"),
+            (deps.recorder.failing, JOURNAL_FAILS),
         )
         return [why for holds, why in reasons if holds]
 
@@ -120,12 +122,7 @@ class HealthRoutes:
         yield counter("forge_journal_failures", "Frames that could not be written", recorder.failures)
         lag = recorder.journal.flush_lag_s
         yield gauge("forge_journal_flush_lag_seconds", "Age of the oldest frame that is not on disk", lag)
-        yield gauge("forge_journal_bytes", "Journal on disk", vitals.disk.used.get("journal", 0))
-        yield gauges("forge_disk_bytes", "Data directory by folder", "folder", sorted(vitals.disk.used.items()))
-        if vitals.disk.free is not None:
-            yield gauge("forge_disk_free_bytes", "Left on its file system", vitals.disk.free)
-        alive = vitals.decoder is not None and vitals.decoder.alive
-        yield gauge("forge_decoder_up", "1 if this proxy's decoder runs", alive)
+        yield from disk_states(vitals.disk, decoder=vitals.decoder is not None and vitals.decoder.alive)
         yield gauge("forge_decoder_lag_seconds", "Since the decoder passed all cuts", vitals.decoded.lag_s)
         yield gauge("forge_decoder_lag_bytes", "Journal that is not decoded", vitals.decoded.lag_bytes)
         yield counter("forge_rows", "Rows of calls in the dataset", counts.rows)
@@ -140,6 +137,15 @@ class HealthRoutes:
         yield gauges("forge_replica_in_flight", "Calls running on it", "replica", running)
         versions = [(r.url, float(r.policy.version)) for r in replicas if r.policy.version is not None]
         yield gauges("forge_policy_version", "Version a replica serves", "replica", versions)
+
+
+def disk_states(disk: Disk, *, decoder: bool) -> Iterator[Metric]:
+    """What is one for all processes of a proxy."""
+    yield gauge("forge_journal_bytes", "Journal on disk", disk.used.get("journal", 0))
+    yield gauges("forge_disk_bytes", "Data directory by folder", "folder", sorted(disk.used.items()))
+    if disk.free is not None:
+        yield gauge("forge_disk_free_bytes", "Left on its file system", disk.free)
+    yield gauge("forge_decoder_up", "1 if this proxy's decoder runs", decoder)
 
 
 def _decoder(deps: Deps) -> dict[str, Any]:

@@ -123,11 +123,8 @@ class ControlPlane:
         return web.Response(body=await asyncio.to_thread(self._deps.media.read, name))
 
     async def _finished(self, request: web.Request) -> web.Response:
-        try:
-            wait_s = min(WAIT_MAX_S, max(0.0, float(request.query.get("wait", "0"))))
-        except ValueError:
-            raise BadInput("wait must be a number of seconds", "e.g. /finished?wait=30") from None
-        sessions, cursor = await self._deps.registry.finished(request.query.get("cursor", ""), wait_s, FINISHED_MAX)
+        cursor = request.query.get("cursor", "")
+        sessions, cursor = await self._deps.registry.finished(cursor, waited(request), FINISHED_MAX)
         return reply({"sessions": sessions, "cursor": cursor})
 
     async def _capacity(self, request: web.Request) -> web.Response:
@@ -148,6 +145,14 @@ class ControlPlane:
         if live is None:
             raise web.HTTPNotFound(text=f"no session {request.match_info['id'][:64]!r} here")
         return live
+
+
+def waited(request: web.Request) -> float:
+    """Seconds that a long poll may take."""
+    try:
+        return min(WAIT_MAX_S, max(0.0, float(request.query.get("wait", "0"))))
+    except ValueError:
+        raise BadInput("wait must be a number of seconds", "e.g. /finished?wait=30") from None
 
 
 async def read(request: web.Request, kind: type[T]) -> T:

@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[None]]
 """Answers through the request's outlet. A cancelled one has no client any more."""
 
+Elsewhere = Callable[[Request, asyncio.Transport, bytes], bool]
+"""Whether a request is another process's, which then gets the connection and all that has come since the request
+began."""
+
 AHEAD_BYTES: Final = 64 << 10
 """Of requests behind the one that is served; then their sender has to wait."""
 LINGER_S: Final = 10.0
@@ -52,8 +56,11 @@ NOT_HTTP: Final = (
 class Door(asyncio.Protocol):
     """``doors``: where it stands while it is open."""
 
-    def __init__(self, handler: Handler, limits: Limits, doors: set[Door]) -> None:
+    def __init__(self, handler: Handler, limits: Limits, doors: set[Door], elsewhere: Elsewhere | None = None) -> None:
         self._handler = handler
+        self._elsewhere = elsewhere
+        self._read: list[bytes] = []
+        """What has come of a head, where it may have to go elsewhere."""
         self._limits = limits
         self._doors = doors
         self._clock = asyncio.get_running_loop()
@@ -118,6 +125,8 @@ class Door(asyncio.Protocol):
     # Reading
 
     def _read_head(self, data: bytes) -> None:
+        if self._elsewhere is not None:
+            self._read.append(data)
         try:
             request, used = self._reader.feed(data)
         except Malformed as error:
@@ -127,9 +136,23 @@ class Door(asyncio.Protocol):
             if not self._in_head:
                 self._in_head, self.due = True, self._clock.time() + self._limits.head_s
             return
+        if self._went(request):
+            return
         self._begin(request)
         if used < len(data):
             self.data_received(data[used:])
+
+    def _went(self, request: Request) -> bool:
+        """Whether another process serves it; then nothing that happens here is the connection's any more."""
+        if self._elsewhere is None:
+            return False
+        assert self._transport is not None
+        read, self._read = b"".join(self._read), []
+        if not self._elsewhere(request, self._transport, read):
+            return False
+        self._ending, self.due = True, NEVER
+        self._doors.discard(self)
+        return True
 
     def _begin(self, request: Request) -> None:
         assert self._transport is not None

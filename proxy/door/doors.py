@@ -10,7 +10,7 @@ import socket
 from typing import Final
 
 from forge.proxy.config import Limits
-from forge.proxy.door.connection import LINGER_S, Door, Handler
+from forge.proxy.door.connection import LINGER_S, Door, Elsewhere, Handler
 
 STOP_S: Final = 1.0
 """For what still runs when all doors close: first to end by itself, then to end cancelled."""
@@ -21,9 +21,10 @@ LOOKS: Final = 2
 class Doors:
     """Opened in a running loop; ``close`` must follow."""
 
-    def __init__(self, handler: Handler, limits: Limits) -> None:
+    def __init__(self, handler: Handler, limits: Limits, elsewhere: Elsewhere | None = None) -> None:
         self._handler = handler
         self._limits = limits
+        self._elsewhere = elsewhere
         self._open: set[Door] = set()
         self._clock = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
@@ -32,7 +33,7 @@ class Doors:
 
     def door(self) -> Door:
         """The protocol of one connection."""
-        return Door(self._handler, self._limits, self._open)
+        return Door(self._handler, self._limits, self._open, self._elsewhere)
 
     async def listen(self, bound: socket.socket, backlog: int) -> None:
         self._server = await self._clock.create_server(self.door, sock=bound, backlog=backlog)

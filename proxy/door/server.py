@@ -18,6 +18,7 @@ from forge.proxy.dialects.base import BadRequest
 from forge.proxy.dialects.gemini_models import gemini_model
 from forge.proxy.door import discovery
 from forge.proxy.door.bodies import read_body
+from forge.proxy.door.connection import Elsewhere
 from forge.proxy.door.counting import count
 from forge.proxy.door.discovery import ModelCard
 from forge.proxy.door.doors import Doors
@@ -52,14 +53,16 @@ METHODS: Final[dict[Kind, tuple[str, ...]]] = {
 
 
 class DataPlane:
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, elsewhere: Elsewhere | None = None) -> None:
+        """``elsewhere``: asked of every request before it is served."""
         self._deps = deps
+        self._elsewhere = elsewhere
         self._calls = 0
         """Being read, held or served."""
 
     def doors(self) -> Doors:
         """In the running loop: where connections come in."""
-        return Doors(self.handle, self._deps.config.limits)
+        return Doors(self.handle, self._deps.config.limits, self._elsewhere)
 
     async def handle(self, request: Request) -> None:
         """Answers the request. Raises ``Gone`` where that cannot be done any more."""
@@ -88,7 +91,7 @@ class DataPlane:
 
     async def _handle(self, request: Request, where: Route) -> None:
         check_head(request)
-        if not known_host(request, self._deps.config.host) and _key(request) is None:
+        if not known_host(request, self._deps.config.host) and key_of(request) is None:
             raise Refused(403, "bad_host", "without a session's key this is served to this machine's own names only")
         if request.headers.get("Upgrade", "").lower() == "websocket":
             raise Refused(426, "websocket_not_supported", "there are no websockets here; POST over plain HTTP")
@@ -130,7 +133,7 @@ class DataPlane:
 
     async def _door(self, request: Request, where: Route) -> tuple[Live | None, str]:
         """The session that the request's key opens, and the rule that found it; None where implicit ones may be."""
-        key = _key(request)
+        key = key_of(request)
         deps = self._deps
         if key is None:
             if where.session_id is not None or not deps.config.implicit_allowed:
@@ -167,7 +170,7 @@ class DataPlane:
         request.outlet.answer(refused.status, body, headers, close=refused.code in ENDS)
 
 
-def _key(request: Request) -> str | None:
+def key_of(request: Request) -> str | None:
     """A key of ours, wherever the client put it; a foreign one is no key."""
     scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
     given = [bearer.strip()] if scheme.lower() == "bearer" else []

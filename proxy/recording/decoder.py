@@ -9,8 +9,6 @@ back to their writer here and nowhere else. Never on a call's path.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -48,14 +46,6 @@ log = logging.getLogger(__name__)
 KEEP_BYTES: Final = 256 << 20
 """Decoded segments that stay, so that the dataset can be made anew from them."""
 CATALOG_RETRY_SECONDS: Final = 30.0
-
-
-def command(data: Path) -> list[str]:
-    """What a proxy starts as its decoder; it ends when the calling process does.
-
-    That process is named, not looked up by the child: it may be dead before the child can ask for its parent.
-    """
-    return [sys.executable, "-m", "forge", "decode", "--data", str(data), "--follow-parent", str(os.getpid())]
 
 
 def lease_path(data: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from forge.proxy.config import ProxyConfig
-from forge.proxy.recording.decoder import command
 from forge.storage import checkpoint
 from forge.storage.journal import Position
 from forge.storage.names import CATALOG
@@ -23,6 +23,14 @@ AGAIN_S: Final = 1.0
 """Before a decoder that died is started again."""
 LOOK_S: Final = 0.05
 STOP_S: Final = 10.0
+
+
+def command(data: Path) -> list[str]:
+    """What a proxy starts as its decoder; it ends when the calling process does.
+
+    That process is named, not looked up by the child: it may be dead before the child can ask for its parent.
+    """
+    return [sys.executable, "-m", "forge", "decode", "--data", str(data), "--follow-parent", str(os.getpid())]
 
 
 def decoder_process(config: ProxyConfig) -> DecoderProcess | None:

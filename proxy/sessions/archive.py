@@ -29,15 +29,16 @@ FILTER_PROBES: Final = 7
 class Forgotten:
     """Names that were added, in fixed room: none of them is missed, and few others pass for one."""
 
-    def __init__(self) -> None:
-        self._bits = bytearray(FILTER_BITS // 8)
+    def __init__(self, bits: bytes = bytes(FILTER_BITS // 8)) -> None:
+        self.bits = bytearray(bits)
+        """Another one, made of these, has the same names."""
 
     def add(self, name: str) -> None:
         for at in _probes(name):
-            self._bits[at >> 3] |= 1 << (at & 7)
+            self.bits[at >> 3] |= 1 << (at & 7)
 
     def __contains__(self, name: str) -> bool:
-        return all(self._bits[at >> 3] & 1 << (at & 7) for at in _probes(name))
+        return all(self.bits[at >> 3] & 1 << (at & 7) for at in _probes(name))
 
 
 def _probes(name: str) -> Iterator[int]:

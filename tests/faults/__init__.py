@@ -8,6 +8,7 @@ that records through a proxy process ends with the same comparison of four ledge
 | R1 | faults/test_kill.py::test_no_answer_is_lost_or_doubled |
 | R1 | faults/test_kill.py::test_what_could_be_acted_on_before_a_kill_is_in_the_row |
 | R1 | faults/test_kill.py::test_a_session_goes_on_after_a_kill_and_gives_all_its_samples |
+| R1 | faults/test_workers.py::test_a_killed_worker_loses_and_doubles_nothing |
 | R2 | faults/test_points.py::test_killed_at_every_point_the_writer_keeps_what_it_said |
 | R2 | storage/test_decoder.py::test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows |
 | R3 | faults/test_syscalls.py::test_every_system_call_fails_once |
@@ -28,6 +29,7 @@ that records through a proxy process ends with the same comparison of four ledge
 | R14 | faults/test_clock.py::test_order_and_durations_do_not_follow_the_wall_clock |
 | R15 | storage/test_readers.py::test_readers_see_whole_files_while_the_decoder_writes |
 | R17 | faults/test_stop.py::test_fifty_streams_end_or_are_marked |
+| R17 | proxy/workers/test_workers.py::test_sigterm_lets_the_calls_of_all_workers_end |
 | R20 | faults/test_upgrade.py::test_a_journal_of_an_earlier_release_is_decoded_alike |
 | R20 | storage/test_migrations.py::test_the_files_of_every_version_are_read_back |
 | F2 | storage/test_journal_damage.py::test_any_file_is_read_without_a_crash |

@@ -23,10 +23,13 @@ def body_of(wire: str, stream: bool, text: str) -> tuple[str, bytes]:
     return path, json.dumps(body).replace(json.dumps(TEXT), json.dumps(text)).encode()
 
 
-async def client(base_url: str, number: int, ledger: Ledger, *, limit: int | None = None) -> None:
+async def client(
+    base_url: str, number: int, ledger: Ledger, *, limit: int | None = None, key: str | None = None
+) -> None:
     """One after the other, streams and not, through all dialects, until the proxy is gone or ``limit`` were made."""
     root = base_url.removesuffix("/v1")
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+    headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+    async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=60)) as http:
         for turn in count() if limit is None else range(limit):
             wire, stream = WIRES[(number + turn) % len(WIRES)], (number + turn) % 3 != 0
             path, body = body_of(wire, stream, f"client {number} turn {turn} {base_url} " + "word " * (turn % 30))

@@ -105,7 +105,7 @@ def test_a_second_decoder_says_who_holds_the_directory(tmp_path: Path) -> None:
 _PROXY = """
 import os, subprocess, sys
 from pathlib import Path
-from forge.proxy.recording.decoder import command
+from forge.proxy.recording.decoding import command
 child = subprocess.Popen(command(Path(sys.argv[1])))
 print(child.pid, flush=True)
 sys.stdin.read()
