@@ -27,7 +27,7 @@ from forge.proxy.workers.home import Homes
 from forge.storage.errors import BadInput, Unavailable
 
 AGAIN_S: Final = 0.05
-WAIT_S: Final = 10.0
+WAIT_S: Final = 60.0
 """For a worker that is starting again."""
 NO_CURSOR: Final = "0:"
 """Before the first session of a worker."""

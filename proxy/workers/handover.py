@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 0.005
 """Between tries while the other worker is starting, or has more than its socket holds."""
-GIVE_UP_S: Final = 10.0
-"""Then the connection is closed: a worker that died takes a second to come back."""
+GIVE_UP_S: Final = 60.0
+"""Then the connection is closed. A worker that died takes a second to come back, on a busy machine many."""
 SIGN: Final = b"c"
 FDS: Final = 2
 
