@@ -25,6 +25,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    bindparam,
     case,
     cast,
     create_engine,
@@ -33,7 +34,6 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
-    update,
 )
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -127,11 +127,11 @@ class Catalog:
         with self._engine.begin() as db:
             for path in gone:
                 db.execute(delete(PARTS).where(PARTS.c.source == self.source, PARTS.c.path == self._name(path)))
-            for path, rows in parts.items():
-                values = self._part(path, rows)
-                _put(db, PARTS, {name: values.pop(name) for name in ("source", "path")}, values)
-            for session in sessions:
-                self._note_session(db, session)
+            _put(db, PARTS, [self._part(path, rows) for path, rows in parts.items()])
+            latest = {each.session_id: each for each in sorted(sessions, key=lambda each: each.revision)}
+            known = self._revisions(db, list(latest))
+            fresh = [s for s in latest.values() if known.get(s.session_id, 0) <= s.revision]
+            _put(db, SESSIONS, [self._session(session) for session in fresh])
 
     def forget(self, run_id: str) -> None:
         """A run that was deleted."""
@@ -220,12 +220,14 @@ class Catalog:
             c.name: getattr(session, c.name) for c in SESSIONS.columns if c.name != "source"
         }
 
-    def _note_session(self, db: Connection, session: Session) -> None:
-        values = self._session(session)
-        key = {name: values.pop(name) for name in ("source", "session_id")}
-        known = select(SESSIONS.c.revision).where(*(SESSIONS.c[name] == value for name, value in key.items()))
-        if (revision := db.scalar(known)) is None or revision <= session.revision:
-            _put(db, SESSIONS, key, values)
+    def _revisions(self, db: Connection, session_ids: list[str]) -> dict[str, int]:
+        """Those of the sessions that are known."""
+        found: dict[str, int] = {}
+        for first in range(0, len(session_ids), BULK_ROWS):
+            some = SESSIONS.c.session_id.in_(session_ids[first : first + BULK_ROWS])
+            rows = select(SESSIONS.c.session_id, SESSIONS.c.revision).where(SESSIONS.c.source == self.source, some)
+            found |= {row.session_id: row.revision for row in db.execute(rows)}
+        return found
 
 
 def _count(path: Path) -> int | None:
@@ -251,11 +253,15 @@ def _sum(column: Column[int]) -> ColumnElement[int]:
     return cast(func.sum(case((PARTS.c.kind == "calls", column), else_=0)), BigInteger)
 
 
-def _put(db: Connection, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
-    """Insert or update; only its own decoder writes of a source, so nobody comes between."""
-    where = [table.c[name] == value for name, value in key.items()]
-    if db.execute(update(table).where(*where).values(values)).rowcount == 0:
-        db.execute(insert(table).values({**key, **values}))
+def _put(db: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """In the place of what was there under the same key; only its own decoder writes of a source, so nobody comes
+    between."""
+    keys = [column.name for column in table.primary_key]
+    where = [table.c[name] == bindparam(f"key_{name}") for name in keys]
+    for first in range(0, len(rows), BULK_ROWS):
+        some = rows[first : first + BULK_ROWS]
+        db.execute(delete(table).where(*where), [{f"key_{name}": row[name] for name in keys} for row in some])
+        db.execute(insert(table), some)
 
 
 def engine_of(url: str) -> Engine:

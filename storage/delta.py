@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from forge.storage.messages import Messages, Piece, common, joined
+from forge.storage.messages import Messages, Piece, common, joined, piece_of
 from forge.storage.records import Call, Ids, empty_ids, empty_log_probs
 from forge.storage.trajectory import Placer
 
@@ -83,7 +83,8 @@ class Chain:
     def add(self, call: Call) -> Delta:
         """Places the call, and writes it as a delta over its parent."""
         pieces = self._messages.read(call.messages)
-        place = self._placer.add(call, pieces)
+        response = piece_of(call.response)
+        place = self._placer.add(call, (pieces, response))
         near = self._links.get(Key(place.parent_call_id or "", place.parent_choice or 0))
         depth = near.depth + 1 if near else 0
         parent = None if is_whole(depth) else near
@@ -104,12 +105,13 @@ class Chain:
             messages_prefix_len=shared,
             tools_hash=tools_hash,
             prompt_prefix_len=place.prefix_len if parent else 0,
-            prompt_suffix_ids=call.prompt_ids[place.prefix_len :] if parent else call.prompt_ids,
+            # A copy: a view would keep the whole prompt in memory for as long as its row.
+            prompt_suffix_ids=call.prompt_ids[place.prefix_len :].copy() if parent else call.prompt_ids,
             prompt_len=len(call.prompt_ids),
             prompt_hash=hashed.prompt_hash,
             chain_len=parent.chain_len + 1 if parent else 0,
         )
-        said = [*pieces, Piece(call.response)] if call.response else pieces
+        said = [*pieces, response] if response is not None else pieces
         link = _Link(depth, delta.chain_len, said, tools_hash, hashed)
         self._links[Key(call.call_id, call.choice)] = link
         self._keep(delta, len(pieces) - shared)

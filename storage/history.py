@@ -90,9 +90,9 @@ class History:
         self._replies: dict[bytes, list[int]] = {}
         self._summaries: list[int] = []
 
-    def read(self, pieces: list[Piece], response: str | None, tools: str | None, kind: str) -> Said:
+    def read(self, pieces: list[Piece], response: Piece | None, tools: str | None, kind: str) -> Said:
         """``pieces``: the prompt's messages. Of those that a recent prompt began with nothing is worked out again."""
-        reply = self._key(Piece(response)) if response else None
+        reply = self._key(response) if response is not None else None
         like, same = self._alike(pieces)
         keys = [self._key(piece) for piece in islice(pieces, same, None)]
         whole = _running(like.whole[:same] if like else [], [key.whole for key in keys])
@@ -207,9 +207,9 @@ def _normalise(message: Any) -> Key:
         thoughts += [t.strip() for t in THINK.findall(text) if t.strip()]
         text = THINK.sub("", text).strip()
     calls = message.get("tool_calls")
-    spoken = [role, text, [_tool_call(c) for c in calls] if isinstance(calls, list) else calls or []]
-    whole = _hash([*spoken, thoughts])
-    return Key(whole, _hash(spoken), role == "assistant", told=role == "user", thinks=bool(thoughts), text=text)
+    spoken = _hash([role, text, [_tool_call(c) for c in calls] if isinstance(calls, list) else calls or []])
+    whole = _step(spoken, _hash(thoughts)) if thoughts else spoken
+    return Key(whole, spoken, role == "assistant", told=role == "user", thinks=bool(thoughts), text=text)
 
 
 def _text(content: Any) -> str:

@@ -18,7 +18,9 @@ from forge.storage.media_text import loosely, references
 
 MARKS: Final = ('_url"', '"input_audio"', '"file"')
 """Stand in every message with media."""
-_LONGEST: Final = max(map(len, MARKS))
+TYPE: Final = '"type"'
+"""Stands in every part of a content that is no plain text."""
+_LONGEST: Final = max(map(len, (TYPE, *MARKS)))
 PLACES: Final = ("url", "data", "file_data")
 """Where a part of some type keeps its content."""
 
@@ -48,6 +50,8 @@ _column: Final = msgspec.json.Decoder(list[Medium | str])
 def shows_media(messages: str, known: int = 0) -> bool:
     """Whether there can be any: a glance. The first ``known`` characters were looked at already."""
     start = max(0, known - _LONGEST)
+    if messages.find(TYPE, start) < 0:
+        return False
     return any(messages.find(mark, start) >= 0 for mark in MARKS)
 
 

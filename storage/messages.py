@@ -40,6 +40,10 @@ class Piece:
         return hash(self.digest)
 
 
+def piece_of(response: str | None) -> Piece | None:
+    return Piece(response) if response else None
+
+
 def _pieces(array: str) -> list[Piece]:
     return [Piece(str(memoryview(raw), "utf-8")) for raw in _raw_list.decode(array)]
 

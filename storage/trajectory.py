@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from forge.storage.history import THINKING_HEAD, Broken, Continued, History, Said
 from forge.storage.media_list import identities
-from forge.storage.messages import Messages, Piece
+from forge.storage.messages import Messages, Piece, piece_of
 from forge.storage.prefixes import Match, PrefixTree, packed
 from forge.storage.records import Call, JoinCause
 
@@ -69,12 +69,12 @@ class Placer:
         self._messages = Messages()
         self._known: list[_Known] = []
 
-    def add(self, call: Call, pieces: list[Piece] | None = None) -> Placement:
-        """Places ``call`` among the calls added before it, and adds it. ``pieces``: its messages, where the caller has
-        taken them apart."""
+    def add(self, call: Call, told: tuple[list[Piece], Piece | None] | None = None) -> Placement:
+        """Places ``call`` among the calls added before it, and adds it. ``told``: its messages and its response, where
+        the caller has taken them apart."""
         media = identities(call.media)
-        pieces = self._messages.read(call.messages) if pieces is None else pieces
-        said = self._history.read(pieces, call.response, call.tools, call.kind)
+        pieces, response = told or (self._messages.read(call.messages), piece_of(call.response))
+        said = self._history.read(pieces, response, call.tools, call.kind)
         # Output ids whose context is unknown are no sequence.
         ids = packed(call.prompt_ids, call.output_ids) if len(call.prompt_ids) else b""
         match = self._tree.match(ids, len(call.prompt_ids))

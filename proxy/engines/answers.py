@@ -254,7 +254,7 @@ def error_text(error: Any) -> str:
 def _ids(ids: Sequence[int] | None) -> Ids:
     if not ids:
         return empty_ids()
-    if isinstance(ids, array):
+    if isinstance(ids, memoryview):
         return np.frombuffer(ids, dtype=np.int32)
     try:
         return np.frombuffer(array("i", ids), dtype=np.int32)

@@ -9,7 +9,6 @@ key is the member we mean by finding the mark that was put in its place. Whateve
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,6 +23,7 @@ RECENT: Final = 4
 _NAMES: Final = ("prompt_token_ids", "input_ids")
 _BLANK: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
+_NO_IDS: Final = memoryview(array("i"))
 _ids: Final = msgspec.json.Decoder(list[int])
 
 
@@ -64,13 +64,38 @@ def _array_at(document: bytes, at: int) -> int:
     return document.index(b"[", at) + 1
 
 
+class _Row:
+    """Ids one behind the other, of which the prompts that grew from each other are beginnings: what is new is written
+    behind them, where room was left for it."""
+
+    def __init__(self, ids: memoryview, room: int) -> None:
+        self._held = np.empty(len(ids) + room, np.int32)
+        self._held[: len(ids)] = ids
+        self.used = len(ids)
+
+    def add(self, new: list[int]) -> bool:
+        """False where there is no room."""
+        end = self.used + len(new)
+        if end > len(self._held):
+            return False
+        self._held[self.used : end] = array("i", new)
+        self.used = end
+        return True
+
+    @property
+    def ids(self) -> memoryview:
+        """All that were added so far."""
+        return self._held[: self.used].data.toreadonly()
+
+
 class _Known(NamedTuple):
     text: bytes
-    ids: array[int]
+    ids: memoryview
+    row: _Row
 
 
 class PromptIds:
-    """One session's prompts. ``size`` is the bytes that it holds."""
+    """One session's prompts. ``size`` is about the bytes that it holds."""
 
     def __init__(self) -> None:
         self._recent: list[_Known] = []
@@ -78,23 +103,26 @@ class PromptIds:
 
     @property
     def size(self) -> int:
-        return sum(len(known.text) + known.ids.itemsize * len(known.ids) for known in self._recent)
+        return sum(len(known.text) + 2 * known.ids.nbytes for known in self._recent)
 
-    def read(self, text: bytes) -> Sequence[int]:
-        """The ids of an array's text. Raises ``msgspec.DecodeError``, or ``OverflowError`` on an id beyond 32 bits."""
+    def read(self, text: bytes) -> memoryview:
+        """The ids of an array's text, as int32. Raises ``msgspec.DecodeError``, or ``OverflowError`` on an id beyond 32
+        bits."""
         known, count, end = self._nearest(text)
-        if known is None:
-            ids = array("i", _ids.decode(b"[" + text + b"]"))
-        elif end == len(text):
-            ids = known.ids[:count]
-        else:
-            new = _ids.decode(b"[" + text[end + 1 :] + b"]")
-            if not new:
+        begun = known.ids[:count] if known is not None else _NO_IDS
+        new: list[int] = []
+        if known is None or end < len(text):
+            new = _ids.decode(b"[" + text[end + 1 if known is not None else 0 :] + b"]")
+            if known is not None and not new:
                 raise msgspec.DecodeError("nothing stands after the last comma")
-            ids = (known.ids if count == len(known.ids) else known.ids[:count]) + array("i", new)
+        row = known.row if known is not None and count == known.row.used else _Row(begun, len(new))
+        if not row.add(new):
+            row = _Row(begun, count + len(new))
+            row.add(new)
+        ids = row.ids
         if known is not None and end >= len(known.text) // 2:
             self._recent.remove(known)
-        self._recent = [*self._recent[1 - RECENT :], _Known(text, ids)]
+        self._recent = [*self._recent[1 - RECENT :], _Known(text, ids, row)]
         return ids
 
     def _nearest(self, text: bytes) -> tuple[_Known | None, int, int]:
