@@ -10,6 +10,7 @@ whenever the counts differ, the parser's own offsets are taken instead.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -30,6 +31,10 @@ _COLON: Final = ord(":")
 _QUOTE: Final = ord('"')
 _FOLD_FROM: Final = 4096
 """Documents shorter than this are parsed whole; in longer ones the id arrays are folded away first."""
+_STAND_INS: Final = tuple(b"%d" % (10**18 + secrets.randbelow(8 * 10**18)) for _ in range(8))
+"""What folded arrays are to the parser: numbers that nobody else can know."""
+_OTHERS: Final = 8
+"""Other arrays behind the ids of an answer; where there are more, they are not looked for."""
 _NOTHING: Final = re.compile(rb'\{(?:"\w+":null,?)*\}')
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
@@ -134,45 +139,44 @@ class Cutter:
         self._plans = [_Plan(key.decode(), b'"' + key + b'"', instead) for key, instead in cuts]
         self._removes = any(plan.instead is None for plan in self._plans)
         self._decoder = _decoder(tuple(plan.name for plan in self._plans))
+        self._keys = tuple(plan.needle + colon for plan in self._plans for colon in (b":", b": "))
 
     def cut(self, document: bytes) -> tuple[bytes, Found]:
         """The document without them. Raises one of ``UNREADABLE`` if it is no answer."""
-        if len(document) < _FOLD_FROM:
-            found = self._decoder.decode(document)
-            spans = self._searched(document, found)
-            if spans is None:
-                spans = self._told(document, found)
-            return self._edit(document, spans), found
-        folded, nulls = self._fold(document)
-        try:
-            found = self._decoder.decode(folded)
-        except UNREADABLE:
-            found = self._decoder.decode(document)
-            return self._edit(document, self._told(document, found)), found
-        # The parser sees each null as a member of that name: so what stood there was its value.
-        told = {span.start: span for span in self._told(folded, found, nulls)}
-        if all(null in told for null in nulls):
-            kept = [span for start, span in told.items() if start not in nulls or span.instead != _NULL]
-            return self._edit(folded, kept), found
+        folds = self._folds(document) if len(document) >= _FOLD_FROM else []
+        if folds:
+            folded = _folded(document, folds)
+            try:
+                found = self._decoder.decode(folded)
+            except UNREADABLE:
+                pass  # an array that was none
+            else:
+                spans = self._searched(folded, found)
+                if spans is not None and sum(folded[start:end] in _STAND_INS for start, end, _ in spans) == len(folds):
+                    return self._edit(folded, spans), found
         found = self._decoder.decode(document)
-        return self._edit(document, self._told(document, found)), found
+        spans = self._searched(document, found)
+        return self._edit(document, self._told(document, found) if spans is None else spans), found
 
-    def _fold(self, document: bytes) -> tuple[bytes, list[int]]:
-        """The document with each name's array, if that is what it stands for first, replaced by null; and where these
-        nulls are."""
-        nulls: list[int] = []
-        for plan in self._plans:
-            array = _array(document, plan.needle)
-            if array is not None:
-                start, end = array
-                nulls = [null - (end - start - len(_NULL)) if null > start else null for null in nulls]
-                nulls.append(start)
-                document = document[:start] + _NULL + document[end:]
-        return document, nulls
+    def _folds(self, document: bytes) -> list[tuple[int, int]]:
+        """Where the arrays of these names may lie, the last ones first: to the first bracket that closes. Inside a
+        string or a nested array that is too soon, but what is left then has a quote or a bracket too many, and no
+        parser takes it."""
+        folds: list[tuple[int, int]] = []
+        start, others = len(document), 0
+        while len(folds) < len(_STAND_INS) and others < _OTHERS:
+            start = document.rfind(b"[", 0, start)
+            if start < 0:
+                break
+            if document.endswith(self._keys, 0, start):
+                folds.append((start, document.find(b"]", start) + 1 or len(document)))
+            else:
+                others += 1
+        return folds
 
     def _searched(self, document: bytes, found: Found) -> list[_Span] | None:
         """Where the values are, by byte search; None where that proves nothing: each name must stand as often as the
-        parser found the member, and each time with the member's value."""
+        parser found the member, and each time with the member's value. What stands in for an array is nowhere else."""
         spans: list[_Span] = []
         choices = found.choices
         for name, needle, instead in self._plans:
@@ -182,6 +186,10 @@ class Cutter:
             else:
                 values = [bytes(raw) for raw in _raws(found, name)]
             if not values or values.count(instead) == len(values):  # type: ignore[arg-type]
+                continue
+            if len(values) == 1 and values[0] in _STAND_INS:
+                start = document.rindex(values[0])
+                spans.append(_Span(start, start + len(values[0]), instead))
                 continue
             at = 0
             for value in values:
@@ -198,16 +206,15 @@ class Cutter:
                 return None
         return spans
 
-    def _told(self, document: bytes, found: Found, nulls: Sequence[int] = ()) -> list[_Span]:
-        """Where the values are, by the parser: its raw values are views into the document. ``nulls``: places whose
-        values count also where nothing is to be changed."""
+    def _told(self, document: bytes, found: Found) -> list[_Span]:
+        """Where the values are, by the parser: its raw values are views into the document."""
         spans: list[_Span] = []
         base = _address(document)
         for name, _, instead in self._plans:
             for raw in _raws(found, name):
-                start = _address(raw) - base
                 size = memoryview(raw).nbytes
-                if start in nulls or size != len(instead or b"") or bytes(raw) != instead:
+                if size != len(instead or b"") or bytes(raw) != instead:
+                    start = _address(raw) - base
                     spans.append(_Span(start, start + size, instead))
         return spans
 
@@ -249,15 +256,16 @@ def _raws(found: Found, name: str) -> list[Raw]:
     return raws
 
 
-def _array(document: bytes, needle: bytes) -> tuple[int, int] | None:
-    """Where the name's first array may lie: to the first bracket that closes. Inside a string or a nested array that is
-    too soon, but what is left then has a quote or a bracket too many, and no parser takes it."""
-    at = document.find(needle)
-    if at <= 0 or document[at - 1] == _BACKSLASH or not document.startswith(b":[", at + len(needle)):
-        return None
-    start = at + len(needle) + 1
-    end = document.find(b"]", start)
-    return (start, end + 1) if end > 0 else None
+def _folded(document: bytes, folds: list[tuple[int, int]]) -> bytes:
+    """The document with each of these places, the last one first, taken by a number that stands for it."""
+    pieces: list[bytes] = []
+    end = len(document)
+    for (start, stop), stand_in in zip(folds, _STAND_INS, strict=False):
+        pieces += (document[stop:end], stand_in)
+        end = start
+    pieces.append(document[:end])
+    pieces.reverse()
+    return b"".join(pieces)
 
 
 def _removed(document: bytes, spans: list[_Span]) -> bytes:
