@@ -123,12 +123,8 @@ class _Plan(NamedTuple):
     instead: bytes | None
 
 
-class _Span(NamedTuple):
-    """A value in a document, and what stands in its place; None takes the member out."""
-
-    start: int
-    end: int
-    instead: bytes | None
+_Span = tuple[int, int, bytes | None]
+"""Start and end of a value in a document, and what stands in its place; None takes the member out."""
 
 
 class Cutter:
@@ -180,16 +176,19 @@ class Cutter:
         spans: list[_Span] = []
         choices = found.choices
         for name, needle, instead in self._plans:
-            if choices is not None and len(choices) == 1 and getattr(found, name) is _ABSENT:
+            raw = getattr(found, name)
+            if choices is not None and len(choices) == 1 and raw is _ABSENT:
                 raw = getattr(choices[0], name)
-                values = [bytes(raw)] if raw is not _ABSENT else []
+                if raw is _ABSENT:
+                    continue
+                values = [bytes(raw)]
             else:
                 values = [bytes(raw) for raw in _raws(found, name)]
             if not values or values.count(instead) == len(values):  # type: ignore[arg-type]
                 continue
             if len(values) == 1 and values[0] in _STAND_INS:
                 start = document.rindex(values[0])
-                spans.append(_Span(start, start + len(values[0]), instead))
+                spans.append((start, start + len(values[0]), instead))
                 continue
             at = 0
             for value in values:
@@ -201,7 +200,7 @@ class Cutter:
                     return None
                 at = start + len(value)
                 if value != instead:
-                    spans.append(_Span(start, at, instead))
+                    spans.append((start, at, instead))
             if document.find(needle, at) >= 0:
                 return None
         return spans
@@ -215,7 +214,7 @@ class Cutter:
                 size = memoryview(raw).nbytes
                 if size != len(instead or b"") or bytes(raw) != instead:
                     start = _address(raw) - base
-                    spans.append(_Span(start, start + size, instead))
+                    spans.append((start, start + size, instead))
         return spans
 
     def _edit(self, document: bytes, spans: list[_Span]) -> bytes:
@@ -223,7 +222,8 @@ class Cutter:
             return document
         if self._removes:
             return _removed(document, spans)
-        spans.sort()
+        if len(spans) > 1:
+            spans.sort()
         pieces: list[bytes] = []
         at = 0
         for start, end, instead in spans:

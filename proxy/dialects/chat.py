@@ -289,14 +289,17 @@ class StreamAnswer:
             self._release({name: bytes(usage[name]) for name in self._ask.usage_members if name in usage})
             return
         raw = event.raw if document is event.data else event.with_data(document)
-        ended = [choice for choice in found.choices or () if choice.finish_reason]
-        for choice in ended:
-            self.finish_reason = self.finish_reason or choice.finish_reason
-            self._finished.add(choice.index)
-        if ended:
-            self._kept.append((raw, document))
+        if any(choice.finish_reason for choice in found.choices or ()):
+            self._finish(raw, document, found)
         elif not (self._ask.drop_empty_chunks and found.empty):
             self._give(raw)
+
+    def _finish(self, raw: bytes, document: bytes, found: splice.Found) -> None:
+        for choice in found.choices or ():
+            if choice.finish_reason:
+                self.finish_reason = self.finish_reason or choice.finish_reason
+                self._finished.add(choice.index)
+        self._kept.append((raw, document))
 
     def _give(self, raw: bytes) -> None:
         if self._closing or self._finished:
