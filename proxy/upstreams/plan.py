@@ -7,6 +7,7 @@ a call that goes on over an adapter's publication keeps the one it began with, b
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from os.path import realpath
 from typing import Annotated, Final, Literal
@@ -17,6 +18,8 @@ from msgspec import Meta
 from forge.proxy.engines.adapters import Listed, name_of
 from forge.proxy.engines.base import Publication
 from forge.proxy.upstreams.pool import Replica
+
+log = logging.getLogger(__name__)
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,9 +83,11 @@ def _weights(replica: Replica, found: Listed, stated: int | None) -> str | None:
 
 def _beside(spec: Publish, replica: Replica, found: Listed, steps: Publication, base: str | None) -> Plan | None:
     adapter, routes = spec.adapter, replica.engine.adapters
-    if adapter is None or routes is None or not replica.abilities.adapters or found.base is None or base is None:
+    if adapter is None or routes is None or not replica.abilities.adapters or found.base is None:
         return None
-    if realpath(base) != realpath(adapter.base):
+    if base is None or realpath(base) != realpath(adapter.base):
+        theirs = base or "what somebody else loaded"
+        log.info("whole weights, no adapter: url=%s is from %s, the adapter from %s", replica.url, theirs, adapter.base)
         return None
     name = name_of(found.base, spec.version, spec.digest or adapter.path)
     there = name in found.adapters
