@@ -20,6 +20,8 @@ from tests.shapes import choice_of, dumps
 RENDER, DERENDER = "/v1/chat/completions/render", "/v1/chat/completions/derender"
 GENERATE = "/inference/v1/generate"
 CALL = re.compile(r'<tool_call>\n\{"name": "(\w+)", "arguments": (.*?)(\}\n</tool_call>|$)', re.DOTALL)
+DEFAULT_LIMIT = 16
+"""Rendering leaves it out, as whatever is the default of vLLM's own parameters."""
 THOUGHT = re.compile(r"<think>(.*?)(?:</think>|$)", re.DOTALL)
 
 
@@ -56,7 +58,7 @@ class ScaleOutEngine(ScriptedEngine):
         names = ("temperature", "seed", "presence_penalty", "structured_outputs", "min_tokens")
         params: Json = {name: asked[name] for name in names if asked.get(name) is not None}
         params |= {"stop": _strings(asked.get("stop")), "bad_words": [], "output_kind": 2}
-        params |= {"max_tokens": limit or self.max_model_len - len(prompt)}
+        params |= {"max_tokens": limit or self.max_model_len - len(prompt)} if limit != DEFAULT_LIMIT else {}
         params |= {"logprobs": asked.get("top_logprobs") or 0} if asked.get("logprobs") else {}
         head = {"request_id": "chatcmpl-rendered", "model": asked.get("model", self.model), "output_mode": "tokens"}
         return head | {"token_ids": prompt, "sampling_params": params, "stream": bool(asked.get("stream"))}

@@ -22,13 +22,16 @@ from forge.proxy.engines.shapes import decode_object
 
 CHAT_PATH: Final = "/v1/chat/completions"
 TOKEN_IN: Final = "/inference/v1/generate"
+UNSAID_LIMIT: Final = 16
+"""A rendered request leaves out what is the default of vLLM's own parameters, this limit too; generating then takes it
+for none."""
 
 
 def chat(body: bytes, so_far: GivenUp) -> Continuing:
     rendered = decode_object((yield Question(f"{CHAT_PATH}/render", body)))
     if rendered["token_ids"] != so_far.prompt_ids:
         raise ValueError("the prompt is rendered otherwise now")
-    params = rendered["sampling_params"]
+    params = {"max_tokens": UNSAID_LIMIT} | rendered["sampling_params"]
     check_carries(params)
     asked = rendered | {
         "token_ids": so_far.prompt_ids + so_far.output_ids,

@@ -34,6 +34,7 @@ DIFFERS = 0.01
 QUESTION = [{"role": "user", "content": "Tell me of the sea. " * 20}]
 """Long enough to fill whole blocks of a prefix cache."""
 SAMPLING: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 16, "ignore_eos": True}
+"""The limit is the one that vLLM leaves out of a rendered request."""
 TOO_HIGH = 32
 """A rank that the server was not started for."""
 BEGUN = 3

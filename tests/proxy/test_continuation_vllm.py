@@ -12,7 +12,7 @@ from forge.storage.records import Call
 from tests.engine import Turn
 from tests.proxy.goings_on import BODIES, cut_everywhere, given_up, told, uncut
 from tests.proxy.serving import calls, serving
-from tests.scale_out import DERENDER, GENERATE, RENDER, ScaleOutEngine
+from tests.scale_out import DEFAULT_LIMIT, DERENDER, GENERATE, RENDER, ScaleOutEngine
 from tests.script import EOS, Served
 
 THOUGHT, SAID, ARGUMENTS = "so it", "one two three four", '{"cmd": "ls"}'
@@ -96,18 +96,21 @@ async def test_a_stop_string_ends_it_where_it_would_have(
 
 
 @EITHER
+@pytest.mark.parametrize("tokens", [4, DEFAULT_LIMIT])
 @pytest.mark.parametrize("dialect", BODIES)
-async def test_the_limit_counts_down(tmp_path: Path, dialect: str, stream: bool) -> None:
+async def test_the_limit_counts_down(tmp_path: Path, dialect: str, stream: bool, tokens: int) -> None:
+    """Also where it is what vLLM's own parameters say, which a rendered request leaves out."""
     names = {"responses": "max_output_tokens"}
-    limit: dict[str, Any] = {names.get(dialect, "max_tokens"): 4}
+    limit: dict[str, Any] = {names.get(dialect, "max_tokens"): tokens}
     if dialect == "gemini":
-        limit = {"generationConfig": {"maxOutputTokens": 4}}
+        limit = {"generationConfig": {"maxOutputTokens": tokens}}
     if dialect == "messages":
         limit |= {"thinking": {"type": "disabled"}}
-    unbroken = await uncut(tmp_path, ScaleOutEngine(), dialect, stream=stream, turn=RAW, **limit)
+    turn = Turn(f"{LONG} {LONG}")
+    unbroken = await uncut(tmp_path, ScaleOutEngine(), dialect, stream=stream, turn=turn, **limit)
     async with serving(tmp_path, ScaleOutEngine()) as s:
-        s.engine.script(RAW)
+        s.engine.script(turn)
         status, text = await given_up(s, dialect, stream=stream, after=2, **limit)
         assert (status, told(dialect, text)) == (200, unbroken)
         (row,) = calls(s.data)
-        assert (len(row.output_ids), row.finish_reason, row.completion_tokens) == (4, "length", 4)
+        assert (len(row.output_ids), row.finish_reason, row.completion_tokens) == (tokens, "length", tokens)
