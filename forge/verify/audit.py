@@ -23,6 +23,7 @@ from forge.verify.accepted import accepted, check_accepted
 from forge.verify.drift import examine
 from forge.verify.facts import Facts, facts_of
 from forge.verify.heard import check_heard
+from forge.verify.media import check_media
 from forge.verify.recorded import check_calls, check_homes, check_rows, check_sessions, check_untrained, is_done
 from forge.verify.report import Finding, Kind, Report, Thresholds, finding
 from forge.verify.scores import Scored, Scorer, choose, temperature_of
@@ -47,6 +48,7 @@ async def audit(dataset: Dataset, run_id: str, scorer: Scorer | None, *, size: i
     report.findings += check_homes(settled, sessions)
     report.findings += check_untrained(dataset, run_id, [c for c in settled if c.session_id in done], seen)
     report.findings += check_accepted(journal, facts, sessions)
+    report.findings += check_media(dataset, run_id)
     report.opens = len(journal.sessions)
     report.notes += journal.notes
     if journal.pending:

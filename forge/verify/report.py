@@ -22,6 +22,8 @@ class Kind(StrEnum):
     """A file that cannot be read."""
     PROMPT = "prompt"
     """A prompt that cannot be rebuilt as it was recorded."""
+    MEDIA = "media"
+    """An image, or another medium, that a call refers to is gone or not what was stored."""
     GAP = "gap"
     """An accepted call without a row."""
     TWICE = "twice"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from forge.cli import build
 from forge.proxy.recording.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Exit
+from forge.storage.media import MediaStore
+from forge.storage.media_list import media_of
 from forge.storage.parts import parts_in, table_dir
 from forge.storage.records import Call
 from forge.storage.seal import seal
@@ -96,6 +100,26 @@ def test_a_sound_run_holds(good: Path) -> None:
     assert done.exit_code == Exit.OK
     assert "verdict: ok" in done.stdout
     assert "nothing was scored again" in done.stdout
+
+
+def test_media_that_are_gone_or_damaged_are_told(tmp_path: Path) -> None:
+    picture = b"\x89PNG picture"
+    shown = {"url": f"data:image/png;base64,{b64encode(picture).decode()}"}
+    said = json.dumps([{"role": "user", "content": [{"type": "image_url", "image_url": shown}]}])
+    store = MediaStore(tmp_path)
+    messages = store.take(said.encode()).body.decode()
+    calls = [replace(each, messages=messages, media=media_of(messages)) for each in conversation("a", 3)]
+    write(tmp_path, {"a": calls})
+    assert kinds(whole(tmp_path)) == set()
+    path = store.path(sha256(picture).hexdigest())
+    path.write_bytes(b"another")
+    (damaged,) = whole(tmp_path).findings
+    path.unlink()
+    (gone,) = whole(tmp_path).findings
+    for told in (damaged, gone):
+        assert (told.kind, told.level, told.count) == (Kind.MEDIA, Level.FAIL, 1)
+        assert path.name in told.where[0]
+        assert told.where[0].startswith("a-0"), "the call that showed it first"
 
 
 def test_a_journal_and_its_dataset_agree(journalled: Path) -> None:
