@@ -1,6 +1,6 @@
 """One connection of the data plane: a request in, its answer out, then the next, strictly in order.
 
-Owns when bytes are read, what is read of them next, and how a connection ends. What a request means is the handler's,
+Owns when bytes are read, who serves them, and how a connection ends. What a request means is the handler's,
 which runs in a task of its own from the moment the head is whole. The non-obvious facts: a connection that closes while
 something still comes on it is reset, and its last answer lost, so the end of ours is said first and the rest let pass;
 and no connection has a timer, the doors look at all of them.
@@ -17,9 +17,9 @@ from typing import Final, cast
 import msgspec
 
 from forge.proxy.config import Limits
-from forge.proxy.door.chunks import Chunks
-from forge.proxy.door.head import HeadReader, Malformed
+from forge.proxy.door.head import Malformed
 from forge.proxy.door.outlet import Gone, Outlet
+from forge.proxy.door.reading import Reading
 from forge.proxy.door.request import Request
 
 log = logging.getLogger(__name__)
@@ -65,18 +65,13 @@ class Door(asyncio.Protocol):
         self._doors = doors
         self._clock = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reader = HeadReader()
-        self._request: Request | None = None
-        self._chunks: Chunks | None = None
-        self._missing = 0
-        """Bytes of a body whose length is known."""
+        self._reading = Reading(limits.body_bytes)
         self._ahead: list[bytes] = []
         """What came behind the request that is served."""
         self._ahead_bytes = 0
         self._paused = False
         self._ending = False
         """Our end is said: what comes is nothing to us."""
-        self._in_head = False
         self._room: asyncio.Future[None] | None = None
         self.task: asyncio.Task[None] | None = None
         self.full = False
@@ -93,15 +88,35 @@ class Door(asyncio.Protocol):
         self._rest()
 
     def data_received(self, data: bytes) -> None:
-        request = self._request
+        reading = self._reading
         if self._ending:
             return
-        if request is None:
-            self._read_head(data)
-        elif request.complete or request.broken:
+        if reading.ended:
             self._keep(data)
-        else:
-            self._read_body(request, data)
+            return
+        was_in_head, before = reading.in_head, reading.request
+        if self._elsewhere is not None and before is None:
+            self._read.append(data)
+        try:
+            used = reading.feed(data)
+        except Malformed as error:
+            self._refuse(error)
+            return
+        request = reading.request
+        if request is None:
+            if not was_in_head:
+                self.due = self._clock.time() + self._limits.head_s
+            return
+        if before is None:
+            if self._went(request):
+                return
+            self._begin(request)
+        if used < len(data):
+            self._keep(data[used:])
+        if self.task is None and reading.ended:
+            self._next(request)  # it was answered before, and nobody wanted its body
+        elif self.task is not None and request.too_large:
+            self._pause()
 
     def eof_received(self) -> None:
         """Who says no more takes no more: the transport closes."""
@@ -109,7 +124,7 @@ class Door(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._doors.discard(self)
-        self._reader.renew()
+        self._reading.close()
         self._ahead.clear()
         if self.task is not None:
             self.task.cancel()
@@ -123,24 +138,6 @@ class Door(asyncio.Protocol):
             self._room.set_result(None)
 
     # Reading
-
-    def _read_head(self, data: bytes) -> None:
-        if self._elsewhere is not None:
-            self._read.append(data)
-        try:
-            request, used = self._reader.feed(data)
-        except Malformed as error:
-            self._refuse(error)
-            return
-        if request is None:
-            if not self._in_head:
-                self._in_head, self.due = True, self._clock.time() + self._limits.head_s
-            return
-        if self._went(request):
-            return
-        self._begin(request)
-        if used < len(data):
-            self.data_received(data[used:])
 
     def _went(self, request: Request) -> bool:
         """Whether another process serves it; then nothing that happens here is the connection's any more."""
@@ -156,47 +153,9 @@ class Door(asyncio.Protocol):
 
     def _begin(self, request: Request) -> None:
         assert self._transport is not None
-        self._in_head, self.due = False, NEVER
+        self.due = NEVER
         request.transport, request.outlet = self._transport, Outlet(request, self)
-        request.limit = self._limits.body_bytes
-        self._request = request
-        if request.chunked:
-            self._chunks = Chunks()
-            self._reader.renew()
-        elif request.length:
-            self._missing = request.length
-        else:
-            request.finish()
         self.task = self._clock.create_task(self._serve(request))
-
-    def _read_body(self, request: Request, data: bytes) -> None:
-        try:
-            if self._chunks is not None:
-                pieces, used = self._chunks.feed(data)
-                for piece in pieces:
-                    request.feed(piece)
-                complete = self._chunks.complete
-            else:
-                used = min(len(data), self._missing)
-                piece = data if used == len(data) else data[:used]
-                self._reader.skip(piece)
-                self._missing -= used
-                request.feed(piece)
-                complete = not self._missing
-        except Malformed as error:
-            log.warning("a body could not be read: %s", error)
-            request.spoil()
-            complete = self.task is None
-            used = len(data)
-        if used < len(data):
-            self._keep(data[used:])
-        if complete:
-            self._chunks = None
-            request.finish()
-            if self.task is None:
-                self._next()
-        elif request.too_large and self.task is not None:
-            self._pause()
 
     def _keep(self, data: bytes) -> None:
         self._ahead.append(data)
@@ -230,18 +189,17 @@ class Door(asyncio.Protocol):
             return
         if not request.outlet.ended:
             self.hang_up()
-        elif request.complete or request.broken:
-            self._next()
+        elif self._reading.ended:
+            self._next(request)
         else:
             # The client may still be sending, and looks at its answer when it has.
             request.refuse_body()
             self.due = self._clock.time() + LINGER_S
             self._resume()
 
-    def _next(self) -> None:
-        """The request is answered, and was read to its end."""
-        request, self._request = self._request, None
-        assert request is not None
+    def _next(self, request: Request) -> None:
+        """It is answered, and was read to its end."""
+        self._reading.next()
         if request.broken or not request.outlet.kept:
             self._end()
             return
@@ -295,10 +253,10 @@ class Door(asyncio.Protocol):
         """The client was too slow."""
         if self._transport is None:
             return
-        if self._in_head:
+        if self._ending:
+            self._transport.abort()
+        elif self._reading.in_head:
             self._transport.write(TOO_SLOW)
             self._end()
-        elif self._ending:
-            self._transport.abort()
         else:
             self.hang_up()

@@ -1,8 +1,9 @@
 """Reads the heads of a connection's requests, one after another: llhttp says what is one, this says what else is not.
 
-Owns the limits of a head, and the one rule by which requests that follow each other closely are told apart: llhttp gets
-no bytes behind an empty line until it was asked, for a head ends nowhere else. It sees bodies of a known length pass;
-bodies in chunks are for ``chunks``.
+Owns the limits of a head, what may be said in it once only, and the form of its first line, of which llhttp takes more
+than one. The one rule by which requests that follow each other closely are told apart: llhttp gets no bytes behind an
+empty line until it was asked, for a head ends nowhere else. It sees bodies of a known length pass; bodies in chunks are
+for ``chunks``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import httptools
 
 from forge.proxy.door.request import HTTP_10, HTTP_11, Headers, Request, split_target
 
+LINE: Final = b"\r\n"
 END: Final = b"\r\n\r\n"
 FIELD_BYTES: Final = 32 << 10
 """Longest request target, and header field: Codex puts JSON into one."""
@@ -51,11 +53,11 @@ class HeadReader:
         self._forget()
 
     def _forget(self) -> None:
+        self._raw: list[bytes] = []
         self._tail = b""
         self._bytes = 0
         self._target = b""
         self._headers = Headers()
-        self._fields = 0
 
     def feed(self, data: bytes) -> tuple[Request | None, int]:
         """The request whose head ends in ``data``, and where; None and all of it if none does. Raises ``Malformed``."""
@@ -68,6 +70,7 @@ class HeadReader:
             self._bytes += len(piece)
             if self._bytes > HEAD_BYTES:
                 raise Malformed("the head is too long")
+            self._raw.append(piece)
             self._read(piece)
             at = end
             if (request := self._request) is not None:
@@ -79,7 +82,7 @@ class HeadReader:
             self._tail = (self._tail + piece)[-3:]
         return None, at
 
-    def _read(self, piece: bytes) -> None:
+    def _read(self, piece: bytes | memoryview) -> None:
         assert self._parser is not None
         try:
             self._parser.feed_data(piece)
@@ -89,7 +92,7 @@ class HeadReader:
             told = error.__context__ if isinstance(error.__context__, Malformed) else type(error).__name__
             raise Malformed(str(told)) from None
 
-    def skip(self, piece: bytes) -> None:
+    def skip(self, piece: bytes | memoryview) -> None:
         """Part of a body of known length."""
         if self._parser is not None:
             self._read(piece)
@@ -110,27 +113,35 @@ class HeadReader:
             raise Malformed("the request line is too long")
 
     def on_header(self, raw: bytes, value: bytes) -> None:
-        self._fields += 1
-        if self._fields > FIELDS:
-            raise Malformed("there are too many headers")
         if len(raw) + len(value) > FIELD_BYTES:
             raise Malformed("a header is too long")
         name = _name(raw)
-        if not self._headers.add(name, value.rstrip(b" \t").decode("utf-8", "surrogateescape")) and name in ONCE:
+        if not self._headers.add(name, value.decode("utf-8", "surrogateescape").rstrip(" \t")) and name in ONCE:
             raise Malformed("a header that may come once comes again")
 
     def on_headers_complete(self) -> None:
         parser, headers = self._parser, self._headers
         assert parser is not None
-        version = VERSIONS.get(parser.get_http_version(), OTHER_VERSION)
+        if headers.fields() > FIELDS:
+            raise Malformed("there are too many headers")
+        spoken, method = parser.get_http_version(), parser.get_method()
+        self._check_line(b"%b %b HTTP/%b\r\n" % (method, self._target, spoken.encode()))
+        version = VERSIONS.get(spoken, OTHER_VERSION)
         if version == HTTP_11 and "host" not in headers:
             raise Malformed("it names no host")
-        method = parser.get_method().decode()
         try:
-            target = split_target(method, self._target.decode("utf-8", "surrogateescape"))
-        except ValueError as error:
-            raise Malformed(str(error)) from None
-        self._request = Request(method, target, version, headers, keep_alive=parser.should_keep_alive())
+            target = split_target(method.decode(), self._target.decode("utf-8", "surrogateescape"))
+        except ValueError:
+            raise Malformed("its target is none") from None
+        self._request = Request(method.decode(), target, version, headers, keep_alive=parser.should_keep_alive())
+
+    def _check_line(self, line: bytes) -> None:
+        """Between its parts one space; before it empty lines, but no half ones."""
+        raw, start = b"".join(self._raw), 0
+        while raw.startswith(LINE, start):
+            start += len(LINE)
+        if not raw.startswith(line, start):
+            raise Malformed("the request line is not written as it should be")
 
 
 def slice_end(tail: bytes, data: bytes, at: int) -> int:

@@ -8,17 +8,15 @@ waits for ``arrived``.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
     from forge.proxy.door.outlet import Outlet
 
 T = TypeVar("T")
-ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+([^#]*)")
 HTTP_11: Final = (1, 1)
 HTTP_10: Final = (1, 0)
 
@@ -64,6 +62,10 @@ class Headers(Mapping[str, str]):
 
     def get(self, key: str, /, default: Any = None) -> Any:
         return self._first.get(key.lower(), default)
+
+    def fields(self) -> int:
+        """How many there are, each as often as it came."""
+        return len(self._first) + len(self._later)
 
     def getall(self, name: str) -> list[str]:
         name = name.lower()
@@ -121,7 +123,7 @@ class Request:
         self.complete = False
         self.broken = False
         """What came is no body; where it ends cannot be told."""
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -156,11 +158,11 @@ class Request:
     def take(self) -> bytes:
         """The body, once."""
         pieces, self._pieces = self._pieces, []
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     # The body, for the connection
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: bytes | memoryview) -> None:
         self.size += len(piece)
         if self.size <= self.limit:
             self._pieces.append(piece)
@@ -190,11 +192,10 @@ class Request:
 def split_target(method: str, target: str) -> tuple[str, str]:
     """Path and query as they came; of an absolute URL its own, whatever host it names. Raises ``ValueError`` on what is
     neither."""
-    if not target.startswith("/"):
-        found = ABSOLUTE.fullmatch(target.partition("#")[0])
-        if found is not None:
-            target = found[1] if found[1].startswith("/") else f"/{found[1]}"
-        elif method != "CONNECT" and (method, target) != ("OPTIONS", "*"):
-            raise ValueError("not a request target")
-    path, _, query = target.partition("#")[0].partition("?")
-    return path, query
+    if target.startswith("/") or method == "CONNECT" or (method, target) == ("OPTIONS", "*"):
+        path, _, query = target.partition("#")[0].partition("?")
+        return path, query
+    parts = urlsplit(target)
+    if not parts.scheme or not parts.hostname or (parts.port is not None and parts.port < 0):
+        raise ValueError("not a request target")
+    return parts.path or "/", parts.query
