@@ -186,6 +186,7 @@ class Exchange:
             recording=self.recording,
             limits=self.limits,
             stream=self.outgoing.stream,
+            redact=self.asking.client.redact,
         )
 
     def _may_go_on(self, passage: Passage) -> Continuation:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from forge.proxy.calls.continuation import Continuation
 from forge.proxy.calls.delivery import Delivery
+from forge.proxy.calls.scrub import Scrub
 from forge.proxy.config import Limits
 from forge.proxy.dialects.base import Answer, Dialect
 from forge.proxy.recording.recorder import Recording
@@ -28,11 +29,14 @@ class Passage:
     recording: Recording
     limits: Limits
     stream: bool
+    redact: Callable[[bytes], bytes]
+    """For errors that the engine says within its answer."""
     continuation: Continuation | None = None
     """Where the engine may give the answer up and go on with it."""
     chunks: list[bytes] = field(default_factory=list)
     """Of a whole body, all that came."""
     _record: Callable[[bytes], bytes] = field(init=False)
+    _scrub: Scrub = field(init=False)
     _reply: Reply | None = None
     _size: int = 0
     _full: bool = False
@@ -48,6 +52,7 @@ class Passage:
                 await self._part(part)
                 part = await going_on.go_on() if going_on is not None else None
         except BrokeOff:
+            await self._held_back()
             if going_on is not None:
                 await self._feed(going_on.rest())
             raise
@@ -65,7 +70,7 @@ class Passage:
         return self.limits.keepalive_s - self.delivery.silent_s
 
     async def _part(self, reply: Reply) -> None:
-        self._reply = reply
+        self._reply, self._scrub = reply, Scrub(self.redact, whole=not self.stream)
         recorder = self.recording.recorder
         sink = self._pass if self.stream and recorder.journal.durability != "disk" else None
         least = 1 if self.stream else recorder.data_frame_bytes
@@ -79,15 +84,21 @@ class Passage:
             if chunks is None and not complete:
                 continue  # a keepalive is due, or the answer's end mark came meanwhile
             if not chunks:
-                return
+                return await self._held_back()
             for chunk in chunks:
                 await self._take(chunk)
+
+    async def _held_back(self) -> None:
+        """What may have become an error, of a part that has ended."""
+        if said := self._scrub.end():
+            await self._feed(self._record(said))
 
     def _pass(self, chunk: bytes) -> bool:
         """A stream's chunk the moment it comes; false where the client has to take some first."""
         if self._full:
             return False
-        data = self._record(chunk)
+        said = self._scrub.feed(chunk)
+        data = self._record(said) if said else b""
         pieces = self.answer.feed(data) if data else ()
         if pieces:
             self._full = self.delivery.put(pieces)
@@ -101,7 +112,9 @@ class Passage:
             if self._size > self.limits.answer_bytes:
                 raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
             self.chunks.append(chunk)
-        await self._feed(self._record(chunk))
+        said = self._scrub.feed(chunk)
+        if said:
+            await self._feed(self._record(said))
 
     async def _feed(self, data: bytes) -> None:
         pieces = self.answer.feed(data) if data else ()
