@@ -147,7 +147,7 @@ class DataPlane:
         if where.session_id is not None and where.session_id != session_id:
             raise Refused(401, "key_mismatch", f"this key does not open session {where.session_id}")
         live = await deps.registry.find(session_id)
-        return live if live is not None else deps.registry.adopt(session_id, deps.policy()), "key"
+        return live if live is not None else await deps.registry.adopt(session_id, deps.policy()), "key"
 
     def _models(self, request: Request, where: Route) -> dict[str, Any]:
         replica = self._deps.pool.first()

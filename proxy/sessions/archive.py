@@ -18,7 +18,7 @@ from forge.storage.checkpoint import load
 from forge.storage.dataset import Dataset
 from forge.storage.errors import Unavailable
 from forge.storage.frames import AnyFrame, Close, Open, SessionFrame
-from forge.storage.journal import JournalReader, Position, journal_dir
+from forge.storage.journal import JournalReader, Position, journal_dir, writers
 from forge.storage.records import CallStatus, Session, SessionStatus
 
 FILTER_BITS: Final = 1 << 24
@@ -83,11 +83,20 @@ class Archive:
         ended = {(s.close_us or 0, s.session_id): s for s in latest.values() if s.status != SessionStatus.OPEN}
         return [ended[place] for place in sorted(ended) if after < place <= until][:limit]
 
+    def is_elsewhere(self, session_id: str) -> bool:
+        """Whether another writer's frames tell of a session that ours do not."""
+        for writer in writers(self._data):
+            if writer == self._writer:
+                continue
+            if any(isinstance(f, SessionFrame) and f.session_id == session_id for f in self._frames(writer)):
+                return True
+        return Dataset(self._data).session(session_id) is not None
+
     def _journal(self, session_id: str) -> tuple[Session | None, set[str], set[str]]:
         """(latest revision, calls, late ones) that are not in the dataset yet."""
         state: Session | None = None
         calls, late = set[str](), set[str]()
-        for frame in self._frames():
+        for frame in self._frames(self._writer):
             match frame:
                 case SessionFrame(session_id=found) if found == session_id:
                     state = msgspec.json.decode(frame.state, type=Session)
@@ -100,12 +109,16 @@ class Archive:
         return state, calls, late
 
     def _states(self) -> list[Session]:
-        return [msgspec.json.decode(f.state, type=Session) for f in self._frames() if isinstance(f, SessionFrame)]
+        return [
+            msgspec.json.decode(f.state, type=Session)
+            for f in self._frames(self._writer)
+            if isinstance(f, SessionFrame)
+        ]
 
-    def _frames(self) -> Iterator[AnyFrame]:
-        """Of the journal, from the decoder's mark on."""
-        oldest = load(self._data).mark(self._writer).oldest
-        reader = JournalReader(journal_dir(self._data, self._writer), Position(*oldest))
+    def _frames(self, writer: int) -> Iterator[AnyFrame]:
+        """Of a journal, from the decoder's mark on."""
+        oldest = load(self._data).mark(writer).oldest
+        reader = JournalReader(journal_dir(self._data, writer), Position(*oldest))
         try:
             while entries := reader.read():
                 yield from (entry.frame for entry in entries)

@@ -172,12 +172,19 @@ class Registry:
             session_id = self._ids.next()
         return self._new(self._state(session_id, spec, policy))
 
-    def adopt(self, session_id: str, policy: Policy) -> Live:
+    async def adopt(self, session_id: str, policy: Policy) -> Live:
         """A session whose key is right but whose frames are gone (a new data folder with the old secret). Raises
-        ``Unknown`` where they may only be unreadable: it may be closed, and what is closed is never opened again."""
+        ``Unknown`` where they may only be unreadable, for what is closed is never opened again, and where they are in
+        another journal, for a session has one."""
         if not self._complete:
             raise _unreadable(session_id)
-        return self._new(self._state(session_id, SessionSpec(), policy))
+        if await asyncio.to_thread(self._archive.is_elsewhere, session_id):
+            raise Unknown(
+                f"session {session_id} is in a journal that this process does not write",
+                "call the proxy that opened it; one with --workers needs as many as before",
+            )
+        known = self._sessions.get(session_id)  # two calls may come at once
+        return known if known is not None else self._new(self._state(session_id, SessionSpec(), policy))
 
     def implicit(self, external_id: str | None, harness: str | None, version: str | None, policy: Policy) -> Live:
         """The open implicit session of a harness's own id, or a new one."""

@@ -60,6 +60,22 @@ async def test_a_proxy_that_starts_leaves_the_sessions_of_another_alone(tmp_path
         assert closed.session.status == "completed"
 
 
+async def test_a_session_is_not_opened_again_in_another_journal(tmp_path: Path) -> None:
+    """Whether the decoder has seen it or not: its calls belong where the others are."""
+    async with serving(tmp_path, writer=0) as one, serving(tmp_path, writer=1) as two:
+        ticket = await one.control.open_session()
+        for _ in range(2):
+            async with two.chat(key=ticket.api_key) as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (409, "session_unknown")
+            one.proxy.deps.recorder.cut()
+            decoder = Decoder(tmp_path / "data")
+            decoder.catch_up()
+            decoder.close()
+        async with one.chat(key=ticket.api_key) as answer:
+            assert answer.status == 200
+    assert [s.status for s in Dataset(tmp_path / "data").sessions()] == ["open"]
+
+
 async def test_a_dead_proxys_journal_is_ended_by_another_process(tmp_path: Path) -> None:
     """What a node leaves behind: a successor on its journal closes its sessions as interrupted, and nobody else's."""
     data = tmp_path / "data"
