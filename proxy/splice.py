@@ -33,7 +33,7 @@ _FOLD_FROM: Final = 4096
 """Documents shorter than this are parsed whole; in longer ones the id arrays are folded away first."""
 _STAND_INS: Final = tuple(b"%d" % (10**18 + secrets.randbelow(8 * 10**18)) for _ in range(8))
 """What folded arrays are to the parser: numbers that nobody else can know."""
-_OTHERS: Final = 8
+_OTHERS: Final = 3
 """Other arrays behind the ids of an answer; where there are more, they are not looked for."""
 _NOTHING: Final = re.compile(rb'\{(?:"\w+":null,?)*\}')
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -231,12 +231,6 @@ class Cutter:
             at = end
         pieces.append(document[at:])
         return b"".join(pieces)
-
-
-@lru_cache(maxsize=256)
-def cutter(cuts: tuple[tuple[bytes, bytes | None], ...]) -> Cutter:
-    """One for all answers with the same cuts: it remembers nothing of them."""
-    return Cutter(cuts)
 
 
 @lru_cache(maxsize=64)

@@ -70,8 +70,8 @@ class JournalWriter:
     interrupted: list[str]
     """Calls found dead at the start; their ``close`` frames are written."""
     bytes_since_cut: int
-    last: Position
-    """Where the frame that was appended last begins."""
+    last: list[Position]
+    """Where the frames begin that were appended last."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class JournalWriter:
         self.durability = durability
         self.interrupted = []
         self.bytes_since_cut = 0
-        self.last = START
+        self.last = []
         self._segment_bytes = segment_bytes
         self._lock = lock
         self._fd = -1
@@ -181,19 +181,20 @@ class JournalWriter:
             self._rotate()
         buffers: list[Blob] = []
         ends: list[int] = []
-        size = self._size
+        self.last = []
+        size, segment = self._size, self._segment
         for frame, blobs in items:
             pieces = [encode(frame), *filter(len, blobs)]
             length = sum(map(len, pieces))
             if length > FRAME_BYTES_MAX:
                 raise ValueError(f"a frame of {length} bytes is longer than {FRAME_BYTES_MAX}")
-            buffers.append(frame_header(pieces, length, self._segment))
+            buffers.append(frame_header(pieces, length, segment))
             buffers += pieces
+            self.last.append(Position(segment, size))
             size += HEADER_BYTES + length
             ends.append(size)
         crash.point("append")
         whole = self._write(buffers, ends)
-        self.last = Position(self._segment, ends[-2] if len(ends) > 1 else size - HEADER_BYTES - length)
         crash.point("appended")
         for frame, _ in items[:whole]:
             self._note(frame)

@@ -23,11 +23,12 @@ from forge.proxy.door.routes import Route
 from forge.proxy.engines import ENGINES, read
 from forge.proxy.engines.base import Tokens
 from forge.proxy.engines.usage import counted
-from forge.proxy.sessions.attribution import NAMES_AGENTS, Signs, says_retry, signs
+from forge.proxy.sessions.attribution import NAMES_AGENTS, Signs, says_retry, stored
 from forge.proxy.sessions.history import Fingerprint, fingerprint
 from forge.proxy.sessions.kinds import called_subagent
 from forge.proxy.sessions.live import Live
 from forge.proxy.sessions.reasoning import keep
+from forge.proxy.sessions.sender import sender_of, with_kind
 from forge.proxy.sessions.spec import HistoryMode
 from forge.proxy.sessions.turns import SIGNS, Asked
 from forge.proxy.splice import UNREADABLE
@@ -51,22 +52,24 @@ async def accept(deps: Deps, request: Request, where: Route, body: bytes, live: 
         asked = deps.histories.read(live.id if live is not None else "", body)
     except UNREADABLE as failure:
         raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
-    seen = fingerprint(asked)
+    seen, headers = fingerprint(asked), stored(request.headers)
     taken = await _take(deps, asked) if shows_media(asked) else Taken(body, whole=True)
-    replica = await _choose(deps, live)
+    replica = deps.pool.pick(live.replica if live else None) if deps.pool.is_open else None
+    if replica is None:
+        replica = await _choose(deps, live)
     began_us = deps.recorder.now()
     if deps.draining:
         raise Refused(503, "draining", "this proxy is stopping")
     call_id = deps.ids.call_id()
     if live is not None and not live.is_open:
-        raise _late(deps, Arrival(request, dialect, taken, call_id, live, rule))
+        raise _late(deps, Arrival(request, headers, dialect, taken, call_id, live, rule))
     alike = replica or deps.pool.first()
     engine = alike.engine if alike else ENGINES[DEFAULT_ENGINE]
     overrides = _overrides(deps, live, replica)
     outgoing = dialect.request(asked, engine=engine, overrides=overrides, call_id=call_id, target=where.target)
-    said = signs(request.headers, outgoing.hints)
+    sender = sender_of(asked.around, headers, outgoing.hints)
     if live is None:
-        live, rule = _implicit(deps, said, seen)
+        live, rule = _implicit(deps, sender.signs, seen)
     budget = live.spent()
     if budget is not None:
         clean_stop(request, dialect, outgoing, engine=engine, call_id=call_id, budget=budget)
@@ -74,9 +77,10 @@ async def accept(deps: Deps, request: Request, where: Route, body: bytes, live: 
     place: bytes | None = None
     if (live.record.history or deps.config.history) == HistoryMode.KEEP_REASONING:
         outgoing, place = keep(outgoing, live.reasoning, engine.name)
-    arrival = Arrival(request, dialect, taken, call_id, live, rule, replica, outgoing, said, seen)
+    arrival = Arrival(request, headers, dialect, taken, call_id, live, rule, replica, outgoing, sender, seen)
     arrival.began_us = began_us
     arrival.agent_id = _agent(arrival, seen)
+    arrival.sender = with_kind(asked.around, sender, outgoing.hints, arrival.agent_id)
     arrival.retry_of = _retry(arrival)
     await _serve(deps, arrival, place)
 
@@ -221,9 +225,10 @@ def _implicit(deps: Deps, said: Signs, seen: Fingerprint | None) -> tuple[Live, 
 
 def _agent(arrival: Arrival, seen: Fingerprint | None) -> str | None:
     """The sub-agent that asks, as the harness names it, else by content; None for the main one."""
-    live, said, outgoing = arrival.live, arrival.said, arrival.outgoing
-    assert said is not None
+    live, outgoing = arrival.live, arrival.outgoing
+    assert arrival.sender is not None
     assert outgoing is not None
+    said = arrival.sender.signs
     if said.agent_id is not None or seen is None or (live.record.harness or said.harness) in NAMES_AGENTS:
         return said.agent_id
     return live.agents.id_of(seen, helper=called_subagent(str(outgoing.hints.get("first_system") or "")))
@@ -234,7 +239,7 @@ def _retry(arrival: Arrival) -> str | None:
     sub-agents may ask the same."""
     live, seen = arrival.live, arrival.seen
     earlier = live.history.repeated(seen, arrival.agent_id) if seen is not None else None
-    if earlier in live.running and not says_retry(arrival.request.headers):
+    if earlier in live.running and not says_retry(arrival.headers):
         return None
     return earlier
 

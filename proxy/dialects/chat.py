@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +40,8 @@ from forge.proxy.splice import Shared
 from forge.proxy.sse import Event, EventTooLarge, Splitter
 
 DONE: Final = b"[DONE]"
+CUTTERS: Final = 256
+"""Remembered, one for all answers with the same cuts: they remember nothing of them."""
 PLANS: Final = 4
 """Remembered of what stands around a history: its session's overrides may change, and policy servers differ."""
 
@@ -180,11 +183,21 @@ def _choice_count(request: Mapping[str, bytes | Raw]) -> int:
     return int(count) if count.isdigit() and 0 < len(count) < 5 and int(count) else 1
 
 
+@lru_cache(maxsize=CUTTERS)
+def _of_whole(cuts: tuple[Cut, ...]) -> splice.Cutter:
+    return splice.Cutter((cut.key, cut.whole) for cut in cuts)
+
+
+@lru_cache(maxsize=CUTTERS)
+def _of_stream(cuts: tuple[Cut, ...]) -> splice.Cutter:
+    return splice.Cutter((cut.key, cut.stream) for cut in cuts)
+
+
 class WholeAnswer:
     """A body that is held entire."""
 
     def __init__(self, outgoing: Outgoing) -> None:
-        self._cutter = splice.cutter(tuple((cut.key, cut.whole) for cut in outgoing.ask.cuts))
+        self._cutter = _of_whole(outgoing.ask.cuts)
         self._chunks: list[bytes] = []
         self.complete = False
         self.finish_reason: str | None = None
@@ -215,7 +228,7 @@ class StreamAnswer:
     def __init__(self, outgoing: Outgoing) -> None:
         self._ask: Ask = outgoing.ask
         self._choices = outgoing.choices
-        self._cutter = splice.cutter(tuple((cut.key, cut.stream) for cut in outgoing.ask.cuts))
+        self._cutter = _of_stream(outgoing.ask.cuts)
         self._splitter = Splitter()
         self._finished: set[Any] = set()
         self._kept: list[tuple[bytes, bytes | None]] = []

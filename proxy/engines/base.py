@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Raw
 
@@ -17,8 +17,7 @@ from forge.proxy.engines.prompt_ids import PromptIds
 from forge.storage.records import Ids, LogProbs, empty_log_probs
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """One member of the engine's answer that we asked for and the harness did not.
 
     ``stream`` and ``whole`` give the value that stands in its place, as the engine would have written it unasked;

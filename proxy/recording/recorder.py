@@ -68,8 +68,9 @@ class Recorder:
 
     def now(self) -> int:
         """Microseconds since the start, strictly increasing."""
-        self._last_mono = max(mono_us() - self._started, self._last_mono + 1)
-        return self._last_mono
+        now = time.monotonic_ns() // 1000 - self._started
+        self._last_mono = now = now if now > self._last_mono else self._last_mono + 1
+        return now
 
     def open(self, frame: Open, request: bytes, *sent: bytes) -> Recording:
         """Raises ``JournalFull``: the call is not accepted."""
@@ -78,7 +79,6 @@ class Recorder:
         return Recording(self, frame.call_id, frame.session_id, frame.mono_us, frame.kind)
 
     def append(self, session_id: str, frame: Open | Data | Close, *blobs: bytes | memoryview) -> Position:
-        place = self.journal.end
         try:
             end = self.journal.append(frame, *blobs)
         except JournalFull:
@@ -88,7 +88,7 @@ class Recorder:
         self.failing = False
         places = self.positions.get(session_id)
         if places is not None:
-            places.append(self._began(place, end))
+            places += self.journal.last
         if isinstance(frame, Close):
             self._closed_one()
         return end
@@ -97,23 +97,18 @@ class Recorder:
         """What waits of a call, and its end, by one system call. Raises ``JournalFull``."""
         if data is None:
             return self.append(session_id, close)
-        place, places = self.journal.end, self.positions.get(session_id)
+        places = self.positions.get(session_id)
         try:
             end = self.journal.append_many([data, (close, ())])
         except JournalFull as error:
             self.failures += 1
             if error.written and places is not None:
-                places.append(self._began(place, self.journal.end))
+                places += self.journal.last[: error.written]
             raise
         if places is not None:
-            places += (self._began(place, end), self.journal.last)
+            places += self.journal.last
         self._closed_one()
         return end
-
-    def _began(self, place: Position, end: Position) -> Position:
-        """Where a frame begins: one that begins a segment stands after its head; the segment before may be gone
-        sooner."""
-        return place if place.segment == end.segment else Position(end.segment, 0)
 
     def _closed_one(self) -> None:
         self._changed = True

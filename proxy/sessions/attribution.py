@@ -147,8 +147,8 @@ def says_retry(headers: Mapping[str, str]) -> bool:
 
 
 def stored(headers: Mapping[str, str]) -> dict[str, str]:
-    """The allow-listed headers."""
-    return {name.lower(): value for name, value in headers.items() if name.lower() in STORED_HEADERS}
+    """The allow-listed headers: among them all that anything here is told by."""
+    return {low: headers[name] for name in headers if (low := name.lower()) in STORED_HEADERS}
 
 
 def _harness(agent: str) -> tuple[str | None, str | None]:

@@ -55,7 +55,7 @@ class Turn:
 class Around:
     """What stands around a history, and what was found out about it: the same for all requests with these bytes."""
 
-    __slots__ = ("apart", "head", "hints", "media", "name", "plans", "small", "tail")
+    __slots__ = ("apart", "head", "hints", "media", "name", "plans", "sender", "small", "tail")
 
     def __init__(self, small: Mapping[str, Raw], name: str | None, head: bytes = b"", tail: bytes = b"") -> None:
         self.small = small
@@ -70,6 +70,7 @@ class Around:
         self.apart: Any = None
         self.hints: dict[str, Any] | None = None
         self.plans: list[Any] = []
+        self.sender: Any = None
 
 
 class Known:
