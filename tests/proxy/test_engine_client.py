@@ -334,6 +334,72 @@ def test_silence_has_a_limit_and_a_wait_of_its_own(run: Run) -> None:
     run(case())
 
 
+def test_a_sink_gets_what_comes_until_it_refuses_and_then_nothing_is_out_of_order(run: Run) -> None:
+    """The empty pieces of the script wait for ``go``: the sink is there before what follows."""
+
+    async def case() -> None:
+        chunks = [b"1\r\n%d\r\n" % number for number in range(6)]
+        server = Server([CHUNKED + chunks[0], b"", b"".join(chunks[1:]) + b"0\r\n\r\n"])
+        async with talking(server) as client:
+            reply = await client.send("POST", server.url, b"{}")
+            assert await reply.take() == [b"0"]
+            passed: list[bytes] = []
+
+            def sink(chunk: bytes) -> bool:
+                if chunk == b"3":
+                    return False
+                passed.append(chunk)
+                return True
+
+            taking = asyncio.ensure_future(reply.take(5.0, sink=sink))
+            await asyncio.sleep(0)
+            server.go.set()
+            rest = await taking
+            assert (passed, rest) == ([b"1", b"2"], [b"3", b"4", b"5"])
+            assert await reply.take() == []
+            reply.close()
+
+    run(case())
+
+
+def test_what_a_sink_raises_is_raised_to_whoever_takes(run: Run) -> None:
+    async def case() -> None:
+        server = Server([CHUNKED, b"", b"2\r\nok\r\n0\r\n\r\n"])
+        async with talking(server) as client:
+            reply = await client.send("POST", server.url, b"{}")
+
+            def sink(chunk: bytes) -> bool:
+                raise LookupError(chunk)
+
+            taking = asyncio.ensure_future(reply.take(5.0, sink=sink))
+            await asyncio.sleep(0)
+            server.go.set()
+            with pytest.raises(LookupError):
+                await taking
+            reply.close()
+
+    run(case())
+
+
+def test_a_body_of_stated_length_comes_in_as_few_pieces_as_were_asked_for(run: Run) -> None:
+    async def case() -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n"
+        server = Server([head + b"a" * 10, b"", b"b" * 10, b"c" * 10], [OK])
+        async with talking(server) as client:
+            reply = await client.send("POST", server.url, b"{}")
+            taking = asyncio.ensure_future(reply.take(least=100))
+            await asyncio.sleep(0)
+            assert not taking.done()
+            server.go.set()
+            assert b"".join(await taking or ()) == b"a" * 10 + b"b" * 10 + b"c" * 10
+            assert await reply.take() == []
+            reply.close()
+            assert await whole(client, server.url) == (200, b"ok")
+            assert server.connections == 1
+
+    run(case())
+
+
 def test_a_call_that_is_given_up_is_seen_by_its_server(run: Run) -> None:
     async def case() -> None:
         server = Server([b""])
