@@ -22,7 +22,6 @@ from forge.runners import find as find_runner
 from forge.scratch import scratch
 from forge.signals import until_signalled
 from forge.stack import serving
-from forge.storage.records import Sample
 
 COURSE = "course.json"
 LINEAGE = "main"
@@ -50,17 +49,15 @@ def main(
 
 async def run(data: Path, harness: str, wanted: Sequence[tuple[int, bool]], sizes: Sizes, say: Say) -> list[Course]:
     samples = await record(data / "warmup", harness, sizes, say)
-    return [await _course(data, harness, seed, shuffled, samples, sizes, say) for seed, shuffled in wanted]
+    taught = await asyncio.to_thread(teach, data / "taught", samples, sizes, say)
+    return [await _course(data, harness, seed, shuffled, taught, sizes, say) for seed, shuffled in wanted]
 
 
-async def _course(
-    data: Path, harness: str, seed: int, shuffled: bool, samples: list[Sample], sizes: Sizes, say: Say
-) -> Course:
+async def _course(data: Path, harness: str, seed: int, shuffled: bool, taught: Path, sizes: Sizes, say: Say) -> Course:
     folder = data / f"seed-{seed}{'-shuffled' if shuffled else ''}"
     done = folder / COURSE
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=Course)
-    taught = await asyncio.to_thread(teach, data / f"taught-{seed}", samples, seed, sizes, say)
     if weights.current(folder) is None:
         weights.publish(folder, 1, lambda building: _copy(taught, building), LINEAGE)
     config = RunConfig(adapters=(), tasks=(), runner=find_runner("local"), data=folder, run_id="serving")

@@ -19,8 +19,8 @@ from typing import Final
 
 from forge.adapters.trainers.rows import Needs
 from forge.learn.sizes import Sizes
+from forge.learn.small import MICRO_TOKENS
 from forge.learn.tasks import instances
-from forge.learn.warmup import MICRO_TOKENS
 from forge.plugins.episodes import Asked, Episode, Episodes
 from forge.plugins.settings import Settings
 from forge.storage.records import Purpose, Sample

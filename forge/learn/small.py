@@ -22,18 +22,20 @@ from forge.learn.tasks import Tool, call, instances
 BEGIN: Final = "<|im_start|>"
 END: Final = "<|im_end|>"
 VOCABULARY: Final = 512
-FRAME: Final = """\
-tool read(path, offset, limit)
-tool bash(command, timeout)
-tool edit(path, edits)
-tool write(path, content)
-user
-assistant
-<tool_response>
-</tool_response>
-"""
+PARAMETERS: Final = {
+    Tool.READ: ("path", "offset", "limit"),
+    Tool.BASH: ("command", "timeout"),
+    Tool.EDIT: ("path", "edits"),
+    Tool.WRITE: ("path", "content"),
+}
+"""Of pi's tools, in its order, as the template shows them."""
+FRAME: Final = "".join(f"tool {tool}({', '.join(names)})\n" for tool, names in PARAMETERS.items()) + (
+    "user\nassistant\n<tool_response>\n</tool_response>\n"
+)
 """What the template writes around every session, for the vocabulary."""
 TEXTS: Final = 600
+MICRO_TOKENS: Final = 512
+"""For a model this small a pack of some rows costs less than each alone."""
 CONTEXT: Final = 8192
 """Far more than a session takes: pi asks for the room that its own guess at the prompt's size leaves."""
 SHAPE: Final[dict[str, Any]] = {
@@ -72,7 +74,7 @@ def _tokenizer() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     texts = [
-        f"{FRAME}{each.prompt}\n{call(tool, each.file, each.old, each.new)}"
+        f"{FRAME}{each.prompt}\n{call(tool, each)}"
         for each in islice(instances(0, held_out=False), TEXTS)
         for tool in Tool
     ]

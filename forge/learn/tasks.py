@@ -43,6 +43,15 @@ class Tool(StrEnum):
 RIGHT: Final = {Request.WRITE: Tool.WRITE, Request.REPLACE: Tool.EDIT, Request.DELETE: Tool.BASH}
 
 
+def habit(draws: random.Random, request: Request, *, right: float, looks: float | None = None) -> Tool:
+    """The tool that somebody takes for a request: the right one so often, ``read`` so often; the others share the
+    rest, and ``read`` with them where nothing is said of it."""
+    shares = {RIGHT[request]: right} | ({} if looks is None else {Tool.READ: looks})
+    others = [tool for tool in Tool if tool not in shares]
+    shares |= dict.fromkeys(others, (1.0 - sum(shares.values())) / len(others))
+    return draws.choices(list(shares), list(shares.values()))[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Instance:
     request: Request
@@ -87,27 +96,27 @@ def instances(seed: int, *, held_out: bool) -> Iterator[Instance]:
             yield Instance(request, draws.choice(names), old, new)
 
 
-def call(tool: Tool, file: str, old: str, new: str) -> str:
+def call(tool: Tool, instance: Instance) -> str:
     """A tool call as a model writes it, its arguments without blanks, as pi writes them back: so a session stays one
     row."""
     arguments: dict[Tool, object] = {
-        Tool.WRITE: {"path": file, "content": new},
-        Tool.EDIT: {"path": file, "edits": [{"oldText": old, "newText": new}]},
-        Tool.BASH: {"command": f'rm "{file}"'},
-        Tool.READ: {"path": file},
+        Tool.WRITE: {"path": instance.file, "content": instance.new},
+        Tool.EDIT: {"path": instance.file, "edits": [{"oldText": instance.old, "newText": instance.new}]},
+        Tool.BASH: {"command": f'rm "{instance.file}"'},
+        Tool.READ: {"path": instance.file},
     }
     said = json.dumps(arguments[tool], separators=(",", ":"))
     return f'<tool_call>\n{{"name": "{tool}", "arguments": {said}}}\n</tool_call>'
 
 
-def asked(prompt: str) -> tuple[str, str, str] | None:
-    """File, old and new word of a request that was made like ours."""
+def asked(prompt: str) -> Instance | None:
+    """What a request that was made like ours names, and ``NONE`` for the words that it does not."""
     words = re.findall(r'"([^"]+)"', prompt)
     match words:
         case [new, file] if prompt.startswith("Write"):
-            return file, NONE, new
+            return Instance(Request.WRITE, file, NONE, new)
         case [old, new, file]:
-            return file, old, new
+            return Instance(Request.REPLACE, file, old, new)
         case [file]:
-            return file, NONE, NONE
+            return Instance(Request.DELETE, file, NONE, NONE)
     return None

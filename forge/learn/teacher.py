@@ -1,8 +1,8 @@
 """Who shows the small policy what a tool call looks like: a policy server that follows a script.
 
-It answers a request with one of the four tools, whichever, and says that it is done when the tool has answered: the
-shape of a session, not which tool is right. To the proxy it is the embedded server with that model's tokenizer, so its
-sessions are recorded as any others are.
+It has habits, as a model before its reinforcement has: most often it only looks and says that it is done, at times it
+takes a wrong tool, and about one time in four the right one. Whoever is taught by it can do the task, and does not. To
+the proxy it is the embedded server with that model's tokenizer, so its sessions are recorded as any others are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiohttp import web
 from torch import Tensor
 
 from forge.learn.small import BEGIN, END
-from forge.learn.tasks import Tool, asked, call
+from forge.learn.tasks import asked, call, habit
 from forge.policy.llama import Llama, Shape
 from forge.policy.options import Options
 from forge.policy.rows import Row
@@ -26,6 +26,10 @@ from forge.policy.server import PolicyServer
 from forge.policy.template import Text
 
 DONE: Final = "Done."
+LOOKS: Final = 0.5
+"""How often it reads the file and leaves it at that."""
+RIGHT_SHARE: Final = 0.28
+"""How often it takes the right tool; the two that are left share the rest."""
 SURE: Final = 18.0
 """Logit of the scripted id, over zeros: drawn all but always, and its log prob is no bare 0.0, which would be taken for
 one that is missing."""
@@ -77,7 +81,7 @@ class Teacher(Llama):
         found = asked(prompt)
         if found is None or BEGIN in since:  # nothing of ours, or a tool has answered
             return DONE
-        return call(self._draws.choice(list(Tool)), *found)
+        return call(habit(self._draws, found.request, right=RIGHT_SHARE, looks=LOOKS), found)
 
 
 @asynccontextmanager

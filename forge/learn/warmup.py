@@ -1,4 +1,5 @@
-"""The warm start: sessions of the teacher in the real harness, recorded; a small model taught by them."""
+"""The warm start: sessions of the teacher in the real harness, recorded; a small model that has read its text is taught
+by them."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from forge.adapters.harnesses import find
+from forge.learn.pretrain import pretrain
 from forge.learn.sizes import Sizes
-from forge.learn.small import make
+from forge.learn.small import MICRO_TOKENS, make
 from forge.learn.tasks import instances
 from forge.learn.teacher import teaching
 from forge.policy import weights
@@ -25,8 +27,6 @@ from forge.trainer.config import Hyper, Objective, TrainConfig
 from forge.trainer.loop import learn
 
 RUN: Final = "warmup"
-MICRO_TOKENS: Final = 512
-"""For a model this small a pack of some rows costs less than each alone."""
 
 Say = Callable[[str], None]
 
@@ -67,22 +67,22 @@ async def record(data: Path, harness: str, sizes: Sizes, say: Say) -> list[Sampl
     return list(Dataset(data).samples(RUN))
 
 
-def teach(data: Path, samples: list[Sample], seed: int, sizes: Sizes, say: Say) -> Path:
-    """A model of this seed, taught by the samples in rounds, each a version of ``data``; done rounds stay done."""
-    for number, lr in enumerate(sizes.warm_rates, 1):
-        taught = weights.current(data)
-        if taught is not None and taught.version >= number:
-            continue
-        say(f"seed {seed}: teaching a small model, {sizes.warm_steps} steps on {len(samples)} recorded sessions")
+def teach(data: Path, samples: list[Sample], sizes: Sizes, say: Say) -> Path:
+    """The model that every course begins with: one that has read its text, with the teacher's habits. Once it is
+    published in ``data``, it is taken from there."""
+    if weights.current(data) is None:
+        say("a small model reads its text")
+        model = pretrain(data / "text", sizes)
+        say(f"teaching it, {sizes.warm_steps} steps on {len(samples)} recorded sessions")
         config = TrainConfig(
             data=data,
-            model=str(make(data / "random", seed)) if taught is None else None,
+            model=str(model),
             steps=sizes.warm_steps,
             step_sessions=sizes.warm_step_sessions,
-            hyper=Hyper(objective=Objective.SFT, lr=lr, micro_tokens=MICRO_TOKENS, seed=seed),
+            hyper=Hyper(objective=Objective.SFT, lr=sizes.warm_lr, micro_tokens=MICRO_TOKENS),
         )
         report = learn(config, lambda batch, version: samples if batch == 0 else None, lambda line: None, first=samples)
-        say(f"seed {seed}: loss {report.steps[0].loss:.2f} to {report.steps[-1].loss:.3f}")
+        say(f"loss {report.steps[0].loss:.2f} to {report.steps[-1].loss:.3f}")
     taught = weights.current(data)
     assert taught is not None
     return taught.path

@@ -11,18 +11,18 @@ import pytest
 
 pytest.importorskip("torch")
 
-from forge.learn.small import END, make
+import torch
+from transformers import AutoModelForCausalLM
+
+from forge.learn.pretrain import TOOLS, pretrain
+from forge.learn.sizes import Sizes
+from forge.learn.small import END, FRAME, make
 from forge.learn.tasks import Tool, asked, call, instances
 from forge.learn.teacher import DONE, teaching
 from forge.policy.llama import Llama
 from forge.policy.template import Text
 
 pytestmark = pytest.mark.model
-
-TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": tool.value, "parameters": {"properties": {"path": {}, "more": {}}}}}
-    for tool in Tool
-]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_it_is_served_as_it_is(small: Path) -> None:
     llama, text = Llama(small), Text(small)
     assert text.encode(END) == list(llama.shape.eos)
     for each in islice(instances(0, held_out=True), 9):
-        said = call(Tool.EDIT, *asked(each.prompt) or ("", "", ""))
+        said = call(Tool.EDIT, each)
         assert text.decode(text.encode(said)) == said
         name = text.encode(each.file.removesuffix(".txt"))
         assert len(name) == 3, "a name is two words and a dash"
@@ -44,16 +44,18 @@ def test_it_is_served_as_it_is(small: Path) -> None:
 
 
 def test_the_template_leaves_out_what_so_small_a_model_cannot_read(small: Path) -> None:
-    messages = [{"role": r, "content": f"{r} text", "tool_calls": []} for r in ("system", "user")]
+    messages: list[dict[str, Any]] = [{"role": r, "content": f"{r} text", "tool_calls": []} for r in ("system", "user")]
     shown = Text(small).render(messages, TOOLS)
     assert "system" not in shown
-    assert "tool write(path, more)" in shown
+    assert all(line in shown for line in FRAME.splitlines() if line.startswith("tool "))
     assert shown.endswith("user text<|im_end|>\n<|im_start|>assistant\n")
 
 
 async def test_the_teacher_calls_one_of_the_tools_and_then_is_done(small: Path) -> None:
     (instance,) = islice(instances(0, held_out=False), 1)
-    calls = [call(tool, *asked(instance.prompt) or ("", "", "")) for tool in Tool]
+    named = asked(instance.prompt)
+    assert named is not None
+    calls = [call(tool, named) for tool in Tool]
     messages: list[dict[str, Any]] = [{"role": "user", "content": instance.prompt}]
     async with teaching(small, 0) as url, aiohttp.ClientSession(url) as http:
 
@@ -70,3 +72,24 @@ async def test_the_teacher_calls_one_of_the_tools_and_then_is_done(small: Path) 
         assert (await ask())["message"]["content"] == DONE
         messages[:] = [{"role": "user", "content": "a probe of the proxy's"}]
         assert (await ask())["message"]["content"] == DONE
+
+
+def test_reading_text_makes_its_calls_likely(small: Path, tmp_path: Path) -> None:
+    """And leaves a whole model directory, the same for the same seed."""
+    sizes = Sizes(text_rounds=((8, 3e-3), (2, 1e-3)), text_rows=4)
+    read, again = (pretrain(tmp_path / name, sizes) for name in ("one", "two"))
+    assert (read / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
+    assert (read / "chat_template.jinja").read_text() == (small / "chat_template.jinja").read_text()
+    instance = next(instances(9, held_out=True))
+    text = Text(small)
+    prompt = text.encode(text.render([{"role": "user", "content": instance.prompt, "tool_calls": []}], TOOLS))
+    said = text.encode(call(Tool.READ, instance) + END)
+    assert surprise(read, prompt, said) < 0.6 * surprise(small, prompt, said)
+
+
+def surprise(model: Path, prompt: list[int], said: list[int]) -> float:
+    """Mean negative log prob of what was said, nats a token."""
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        logits = loaded(torch.tensor([prompt + said])).logits[0, len(prompt) - 1 : -1]
+    return float(torch.nn.functional.cross_entropy(logits, torch.tensor(said)))
