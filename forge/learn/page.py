@@ -11,24 +11,24 @@ from forge.report.chart import Points, picture
 
 TABLE: Final = "learn.md"
 PICTURE: Final = "learn.svg"
-HEAD: Final = "| course | held out, before | after | mean reward of the last batch | batches | minutes |"
-RULE: Final = "| --- | ---: | ---: | ---: | ---: | ---: |"
+TITLE: Final = "Mean reward of each batch's sessions, by batches learned from; last: held-out sessions"
 
 
 def write(data: Path, courses: Sequence[Course]) -> str:
     """Gives the table."""
-    text = "\n".join([HEAD, RULE, *map(_row, courses)]) + "\n"
+    after = [point.batch for point in courses[0].held_out]
+    head = ["course", *(f"held out after {batches} batches" for batches in after), "minutes"]
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *map(_row, courses))) + "\n"
     (data / TABLE).write_text(text)
-    curves: dict[str, Points] = {
-        each.name: [(point.batch, point.reward) for point in each.held_out] for each in courses
-    }
-    (data / PICTURE).write_text(picture("Mean reward on held-out instances, by batches learned from", curves))
+    (data / PICTURE).write_text(picture(TITLE, {each.name: _curve(each) for each in courses}))
     return text
 
 
-def _row(course: Course) -> str:
-    first, last = course.held_out[0], course.held_out[-1]
-    return (
-        f"| {course.name} | {first.reward:.2f} | {last.reward:.2f} | {course.trained[-1]:.2f} "
-        f"| {len(course.trained)} | {course.seconds / 60:.0f} |"
-    )
+def _row(course: Course) -> list[str]:
+    rewards = [f"{point.reward:.2f}" for point in course.held_out]
+    return [course.name, *rewards, f"{course.seconds / 60:.0f}"]
+
+
+def _curve(course: Course) -> Points:
+    return [*enumerate(course.trained), (course.held_out[-1].batch, course.held_out[-1].reward)]

@@ -1,4 +1,4 @@
-"""How large one experiment is. The default is about ten minutes a course on two idle cores; ``SMALL`` is for tests."""
+"""How large one experiment is: by default some hundred sessions of the harness a course. ``SMALL`` is for tests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Sizes:
     """Of a step."""
     warm_sessions: int = 160
     """Recorded of the teacher, shared by all seeds."""
-    warm_steps: int = 80
+    warm_steps: int = 140
     warm_step_sessions: int = 8
-    warm_lr: float = 1e-4
-    """At 3e-4 the model forgets which call is right while it learns how often the teacher makes another."""
-    batches: int = 10
+    warm_lr: float = 2e-4
+    """Gently: what the text said of right calls is to be covered up, not forgotten."""
+    batches: int = 8
     """Of rollouts, each published before the next is drawn."""
     updates: int = 4
     """Optimisation steps on a batch."""
@@ -25,13 +25,13 @@ class Sizes:
     """Of a batch: a third of each request."""
     group: int = 8
     """Sessions of a task."""
-    lr: float = 2e-4
+    lr: float = 3e-4
     """At 1e-3 the policy forgets how to copy a name while it learns which tool to call."""
     held_out: int = 36
     """Sessions of an evaluation, each on another held-out instance."""
-    every: int = 5
+    every: int = 4
     """Batches between two evaluations."""
     concurrency: int = 3
 
 
-SMALL = Sizes(warm_sessions=60, batches=4, tasks=6, group=6, held_out=24, every=4)
+SMALL = Sizes(warm_sessions=48, warm_steps=100, batches=3, tasks=3, group=8, held_out=6, every=3)
