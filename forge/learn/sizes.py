@@ -34,4 +34,4 @@ class Sizes:
     concurrency: int = 3
 
 
-SMALL = Sizes(warm_sessions=48, warm_steps=100, batches=3, tasks=3, group=8, held_out=6, every=3)
+SMALL = Sizes(warm_sessions=48, warm_steps=100, batches=4, tasks=3, group=8, held_out=6, every=4)
