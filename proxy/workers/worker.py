@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -115,6 +116,8 @@ class Worker:
     tasks: Tasks
     published: dict[str, Policy]
     """What the journal remembers."""
+    learnt: bool = False
+    """It knows the strays: without them it would take some of them for its own."""
     serves: bool = False
     drained: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -126,10 +129,11 @@ class Worker:
             match message:
                 case Strays():
                     self.homes.learn(message.of)
+                    self.learnt = True
                     self._ack(message.number)
                 case Follow():
                     self._apply(message)
-                    if not self.serves:
+                    if self.learnt and not self.serves:
                         await self._serve(listener, stack)
                     self._ack(message.number)
                 case Quiet():
@@ -139,10 +143,16 @@ class Worker:
                 case _:
                     pass
         if not self.drained.is_set():
-            log.warning("the proxy that this worker belongs to has ended: its calls end too")
-            await end_calls(self.deps, 0.0)
-            self.deps.recorder.retry_pending()
-            self.deps.recorder.cut()
+            await self._cut_off()
+
+    async def _cut_off(self) -> None:
+        """Calls end as those of a proxy that is stopped, and as fast: others wait for the journal, and the port."""
+        await end_calls(self.deps, 0.0)
+        self.deps.recorder.retry_pending()
+        self.deps.recorder.cut()
+        if not self.tasks.failed.is_set():
+            log.warning("the proxy that this worker belongs to has ended, and its calls with it")
+            shutil.rmtree(self.begin.folder, ignore_errors=True)  # the parent would have done it
 
     async def _end_with_a_part(self) -> None:
         """A background job that died takes the worker with it; its parent starts another."""
