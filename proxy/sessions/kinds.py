@@ -175,6 +175,7 @@ AFTER_WORDINGS: Final = (
 DEFAULT_RULE: Final = "default"
 
 
+@lru_cache(maxsize=TEXTS)
 def called_subagent(text: str) -> bool:
     """Does a system prompt say that it is a sub-agent's?"""
     return ("subagent" in text or "sub-agent" in text) and SUBAGENT.search(text) is not None
