@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from forge.proxy.dialects.base import NO_TARGET, Answer, Outgoing, Overrides, Target
-from forge.proxy.dialects.chat import error_body
+from forge.proxy.dialects.chat_answer import error_body
 from forge.proxy.dialects.engine_errors import read_error
 from forge.proxy.dialects.responses_answer import ResponseComposer
 from forge.proxy.dialects.responses_request import Translated, translate

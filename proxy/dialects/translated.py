@@ -15,7 +15,8 @@ from msgspec import Raw
 
 from forge.proxy import splice
 from forge.proxy.dialects.base import ABORT, ABORTED, BROKEN_OFF, UNREADABLE_ANSWER, Hold, Outgoing, Overrides, Piece
-from forge.proxy.dialects.chat import DONE, last_event, prepare
+from forge.proxy.dialects.chat import prepare
+from forge.proxy.dialects.chat_answer import DONE, last_event
 from forge.proxy.dialects.hints import field_hints
 from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Engine

@@ -159,6 +159,12 @@ def _wording(seen: Seen) -> Wording | None:
     return None
 
 
+@lru_cache(maxsize=TEXTS)
+def called_subagent(text: str) -> bool:
+    """Does a system prompt say that it is a sub-agent's?"""
+    return ("subagent" in text or "sub-agent" in text) and SUBAGENT.search(text) is not None
+
+
 BEFORE_WORDINGS: Final = (
     Rule("codex-request-kind", _C, lambda s: s.signs.turn.get("request_kind") == "compaction"),
     Rule("x-openai-subagent", _C, _subagent_header("compact", "compaction")),
@@ -173,12 +179,6 @@ AFTER_WORDINGS: Final = (
     Rule("other-system-and-tools", _S, lambda s: s.agent_by_content is not None),
 )
 DEFAULT_RULE: Final = "default"
-
-
-@lru_cache(maxsize=TEXTS)
-def called_subagent(text: str) -> bool:
-    """Does a system prompt say that it is a sub-agent's?"""
-    return ("subagent" in text or "sub-agent" in text) and SUBAGENT.search(text) is not None
 
 
 def kind_of(seen: Seen) -> tuple[CallKind, str]:
