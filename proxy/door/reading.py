@@ -66,7 +66,7 @@ class Reading:
         try:
             return self._chunk(request, data, at) if self._chunks is not None else self._piece(request, data, at)
         except Malformed as error:
-            log.warning("a request's body could not be read: %s", error)
+            log.warning("not HTTP, answered with 400: a body: %s", error)
             request.spoil()
             return len(data)
 
