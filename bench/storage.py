@@ -7,6 +7,7 @@ real proxy, its journal and its decoder; here only files are weighed and clocks 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench import process
 from bench.figures import Figure, Figures, of_rounds
 from bench.record import recorded
 from bench.setting import Setting
@@ -40,7 +42,11 @@ def run(set_: Setting, figures: Figures) -> None:
     for number in range(set_.rounds):
         set_.say(f"storage: decoding, round {number + 1} of {set_.rounds}")
         for measured in (_decode, _naive)[:: 1 if number % 2 else -1]:
-            (decode_ns if measured is _decode else naive_ns).append(measured(set_, workload.exchanges))
+            process.real_time([os.getpid()] if set_.real_time else [], True)
+            try:
+                (decode_ns if measured is _decode else naive_ns).append(measured(set_, workload.exchanges))
+            finally:
+                process.real_time([os.getpid()] if set_.real_time else [], False)
     decoded = set_.work / "decoded"
     _check(decoded, workload)
     _weigh(figures, workload, decoded, set_.work / "naive.parquet", journal)
