@@ -38,7 +38,7 @@ class Scrub:
         """What may pass of what has come."""
         if self._whole and self._passes:
             return chunk
-        if not self._held and not self._passes and SIGN not in chunk and chunk.endswith(b"\n\n"):
+        if not (self._whole or self._held or self._passes) and chunk.endswith(b"\n\n") and SIGN not in chunk:
             return chunk
         data, self._held = self._held + chunk, b""
         at, passed = 0, []
