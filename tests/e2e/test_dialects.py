@@ -156,8 +156,12 @@ def checked(call: Call, client: Client, policy: Policy) -> None:
     assert call.finish_reason == "length"
     assert len(call.output_ids) == len(call.output_log_probs) == call.completion_tokens == SAMPLING["max_tokens"]
     tokenizer = AutoTokenizer.from_pretrained(policy.model)
-    # A special token in the middle, which ``ignore_eos`` allows, has no text in the message.
-    assert call.trainable or set(tokenizer.all_special_ids) & set(call.output_ids.tolist()), call.untrainable_reason
+    # A special token in the middle, which ``ignore_eos`` allows, has no text in the message, and half a character there
+    # none in its token: what cannot be compared is left out.
+    odd = set(tokenizer.all_special_ids) & set(call.output_ids.tolist()) or "\ufffd" in tokenizer.decode(
+        call.output_ids
+    )
+    assert call.trainable or (odd and call.untrainable_reason == "text_mismatch"), call.untrainable_reason
     ids = call.output_ids.tolist()
     got = said(client)
     for token in tokenizer.all_special_tokens:
