@@ -17,7 +17,7 @@ ERROR: Final = re.compile(
 SIGN: Final = b'"error'
 SURE_BYTES: Final = 128
 """By then it is clear whether an event is an error."""
-HELD_BYTES: Final = 1 << 20
+HELD_BYTES: Final = 64 << 10
 """Of an error; what is longer is let go in pieces."""
 END: Final = re.compile(rb"\n\r?\n")
 
