@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 READY  := $(VENV)/.ready
 
-# The fast tests share nothing: one process per core. The others start programs and models, one after another.
+# The fast tests share nothing: one process per core. The others start programs and models, two files at a time.
 APART  := vllm or trainers or readers or stack
 FAST   := not (model or ray or harness or process or $(APART))
 SLOW   := (model or ray or harness or process) and not ($(APART))
@@ -33,7 +33,7 @@ demo: setup  ## Run the main job: harness, policy, dataset, one training step, n
 	$(BIN)/forge demo
 
 test: setup lint unit  ## Pass all tests but vLLM's and the slow harnesses'
-	$(BIN)/pytest -m "$(SLOW)"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "$(SLOW)"
 
 unit: setup  ## The fast tests alone: no model, no Ray, no real harness, no process of ours
 	$(BIN)/pytest -n auto -m "$(FAST)"
