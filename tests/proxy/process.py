@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 START_S = 30.0
-STOP_S = 60.0
+STOP_S = 240.0
+"""A bound, no promise: what a killed proxy left is decoded too, and each closed session is files of its own, synced."""
 
 
 @dataclass
