@@ -62,7 +62,6 @@ def cluster(address: str | None) -> Iterator[None]:
 
 def _start(address: str | None) -> None:
     import ray
-    from ray.exceptions import RayError
 
     try:
         if address is not None:
@@ -76,7 +75,7 @@ def _start(address: str | None) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (RayError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # a node that does not start is no more than that to Ray
         if address is not None:
             raise _cannot_join(address, error) from error
         raise Unavailable(
