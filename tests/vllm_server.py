@@ -15,6 +15,8 @@ import time
 import urllib.error
 import urllib.request
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from forge.policy.model import ensure_model
@@ -71,15 +73,14 @@ def wait_until_up(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     sys.exit(f"error: vLLM did not come up; its log is {log}\n" + log.read_text()[-2000:])
 
 
-def main(args: list[str]) -> int:
-    if args[:1] != ["--"] or not args[1:]:
-        sys.exit(f"usage: {sys.argv[0]} -- COMMAND")
-    model = ensure_model()
+@contextmanager
+def serving(model: Path, log: Path | None = None) -> Iterator[str]:
+    """A server of that model directory on a free port; gives its URL. ``log``: by default one in its environment."""
     python = environment()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = python.parents[1] / "server.log"
+    log = log or python.parents[1] / "server.log"
     env = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
@@ -96,10 +97,18 @@ def main(args: list[str]) -> int:
         try:
             wait_until_up(url, server, log)
             print(f"vLLM is up at {url}", flush=True)
-            given = {**os.environ, "FORGE_TEST_VLLM": url, "FORGE_TEST_VLLM_MODEL": str(model)}
-            return subprocess.run(args[1:], env=given, check=False).returncode
+            yield url
         finally:
             server.terminate()
+
+
+def main(args: list[str]) -> int:
+    if args[:1] != ["--"] or not args[1:]:
+        sys.exit(f"usage: {sys.argv[0]} -- COMMAND")
+    model = ensure_model()
+    with serving(model) as url:
+        given = {**os.environ, "FORGE_TEST_VLLM": url, "FORGE_TEST_VLLM_MODEL": str(model)}
+        return subprocess.run(args[1:], env=given, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -8,12 +8,15 @@ name is the same tokens in a request and in a call.
 
 from __future__ import annotations
 
+import shutil
 from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from msgspec import json
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -34,6 +37,10 @@ FRAME: Final = "".join(f"tool {tool}({', '.join(names)})\n" for tool, names in P
 )
 """What the template writes around every session, for the vocabulary."""
 TEXTS: Final = 600
+TOKENIZER: Final = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BEGIN, "eos_token": END}
+"""For programs that load tokenizers by name, as vLLM does: of a Llama they would make another one."""
+WEIGHTS: Final = "model.safetensors"
+PYTORCH: Final = {"format": "pt"}
 MICRO_TOKENS: Final = 512
 """For a model this small a pack of some rows costs less than each alone."""
 CONTEXT: Final = 8192
@@ -56,6 +63,7 @@ def make(folder: Path, seed: int) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     template = resources.files("forge.learn").joinpath("template.jinja").read_text(encoding="utf-8")
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    (folder / "tokenizer_config.json").write_bytes(json.encode(TOKENIZER))
     torch.manual_seed(seed)
     config = LlamaConfig(
         **SHAPE,
@@ -67,6 +75,16 @@ def make(folder: Path, seed: int) -> Path:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+def untied(model: Path, target: Path) -> None:
+    """The same model with an output layer of its own. vLLM on CPU packs the output layer when it starts, and again only
+    if a checkpoint has one: reloaded, a tied model would mix new layers with the first output layer (seen in 0.32)."""
+    shutil.copytree(model, target, dirs_exist_ok=True)
+    tensors = load_file(target / WEIGHTS)
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, target / WEIGHTS, PYTORCH)
+    config = target / "config.json"
+    config.write_bytes(json.encode(json.decode(config.read_bytes()) | {"tie_word_embeddings": False}))
 
 
 def _tokenizer() -> Tokenizer:

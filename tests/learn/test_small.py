@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from forge.learn.pretrain import TOOLS, pretrain
 from forge.learn.sizes import Sizes
-from forge.learn.small import END, FRAME, make
+from forge.learn.small import END, FRAME, make, untied
 from forge.learn.tasks import Tool, asked, call, instances
 from forge.learn.teacher import DONE, teaching
 from forge.policy.llama import Llama
@@ -49,6 +50,39 @@ def test_the_template_leaves_out_what_so_small_a_model_cannot_read(small: Path) 
     assert "system" not in shown
     assert all(line in shown for line in FRAME.splitlines() if line.startswith("tool "))
     assert shown.endswith("user text<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_other_programs_read_it_as_the_embedded_server_does(small: Path) -> None:
+    """vLLM loads the tokenizer by its name, and gives the template calls whose arguments are objects again."""
+    theirs, ours = AutoTokenizer.from_pretrained(small), Text(small)
+    for tool, each in zip(Tool, instances(0, held_out=True), strict=False):
+        said = call(tool, each)
+        function = json.loads(said.removeprefix("<tool_call>").removesuffix("</tool_call>"))
+        as_text = function | {"arguments": json.dumps(function["arguments"], separators=(",", ":"))}
+        talk: list[dict[str, Any]] = [
+            {"role": "user", "content": each.prompt},
+            {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]},
+            {"role": "tool", "content": "whatever it says"},
+        ]
+        shown = theirs.apply_chat_template(talk, tools=TOOLS, add_generation_prompt=True, tokenize=False)
+        talk[1] = {"role": "assistant", "content": "", "tool_calls": [as_text]}
+        assert shown == ours.render(talk, TOOLS)
+        assert f"assistant\n{said}{END}" in shown
+        assert theirs.encode(shown, add_special_tokens=False) == ours.encode(shown)
+
+
+def test_untied_it_is_the_same_model(small: Path, tmp_path: Path) -> None:
+    """To whoever trains it and whoever serves it; only that its output layer is read from its own name."""
+    untied(small, tmp_path)
+    ids = torch.tensor([Text(small).encode(next(instances(0, held_out=True)).prompt)])
+    one, other = (AutoModelForCausalLM.from_pretrained(each) for each in (small, tmp_path))
+    with torch.no_grad():
+        assert torch.equal(one(ids).logits, other(ids).logits)
+        other.lm_head.weight += 1.0
+        assert not torch.equal(one(ids).logits, other(ids).logits)
+        assert torch.equal(one.model.embed_tokens.weight, other.model.embed_tokens.weight)
+    assert Llama(small).shape.tied
+    assert not Llama(tmp_path).shape.tied
 
 
 async def test_the_teacher_calls_one_of_the_tools_and_then_is_done(small: Path) -> None:
