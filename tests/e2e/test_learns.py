@@ -28,6 +28,7 @@ SAME = 1e-3
 pytestmark = [pytest.mark.vllm, pytest.mark.harness, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(1800)]
 
 
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # Ray's, of its own settings
 async def test_the_loop_runs_on_vllm_with_weights_reloaded_live(tmp_path: Path) -> None:
     untied(make(tmp_path / "random", 1), tmp_path / "model")
     with serving(tmp_path / "model", tmp_path / "vllm.log") as url:
