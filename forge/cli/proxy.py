@@ -36,7 +36,9 @@ EXAMPLE = "Example: forge proxy --upstream http://127.0.0.1:8000 --data ./data"
 Data = Annotated[Path, typer.Option(help="Directory of the journal and the dataset; made if it is not there.")]
 Upstream = Annotated[
     list[str] | None,
-    typer.Option(help="URL of a policy server; repeat it for more. None: add them by the control plane."),
+    typer.Option(
+        help="URL of a policy server, or unix:/path; repeat it for more. None: add them by the control plane."
+    ),
 ]
 Host = Annotated[str, typer.Option(help="Address that harnesses reach.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port that harnesses reach; 0 takes a free one.")]
