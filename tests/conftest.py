@@ -15,10 +15,11 @@ settings.load_profile("forge")
 
 
 def pytest_configure() -> None:
-    """A shell tells what it starts in the background to ignore SIGINT, and children inherit that: they are tried as at
-    a terminal all the same."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell tells what it starts in the background to ignore SIGINT, nohup to ignore SIGHUP, and children inherit
+    that: they are tried as at a terminal all the same."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -77,9 +77,8 @@ async def test_shifted_ids(tmp_path: Path, calls: list[Call], fresh: ModelScorer
 
 async def test_padded_log_probs(tmp_path: Path, calls: list[Call], fresh: ModelScorer) -> None:
     """Field case 147: a short list of log probs, filled up with 0."""
-    padded = with_log_probs(
-        calls[1], np.where(np.arange(len(calls[1].output_ids)) > 16, 0.0, calls[1].output_log_probs)
-    )
+    size = len(calls[1].output_ids)  # as long as the policy would have it
+    padded = with_log_probs(calls[1], np.where(np.arange(size) >= size // 4, 0.0, calls[1].output_log_probs))
     report = await audited(tmp_path, [calls[0], padded, *calls[2:]], fresh)
     assert kinds(report) - {Kind.DRIFT} == {Kind.PADDED}
     assert where(report, Kind.PADDED) == (padded.call_id,)
