@@ -7,37 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-import uvloop
 
 from forge.proxy.config import check_upstream
 from forge.proxy.upstreams.client import BrokeOff, EngineClient, NotBegun, Silent
 from forge.proxy.upstreams.connection import BUFFER_BYTES, HEAD_BYTES
+from tests.loops import Run, on_both, running_on
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WAIT_S = 10.0
-Run = Callable[[Coroutine[Any, Any, None]], None]
-Loop = Callable[[], asyncio.AbstractEventLoop]
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@on_both
 def run(request: pytest.FixtureRequest) -> Run:
-    def running(case: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(WAIT_S):
-                await case
-
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(bounded())
-
-    return running
+    return running_on(request.param, WAIT_S)
 
 
 class Server:

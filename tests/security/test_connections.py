@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
-import uvloop
 
 from forge.proxy.config import Limits
 from forge.proxy.door.bodies import read_body
@@ -22,6 +20,7 @@ from forge.proxy.door.doors import Doors
 from forge.proxy.door.outlet import CONTINUE, JSON
 from forge.proxy.door.refusal import Refused
 from forge.proxy.door.request import Request
+from tests.loops import Run, on_both, running_on
 from tests.security.wire import statuses
 
 WAIT_S = 10.0
@@ -33,20 +32,11 @@ CHUNKED = (
 )
 LAST = b"GET /last HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 LARGE = b"x" * (8 << 20)
-Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@on_both
 def run(request: pytest.FixtureRequest) -> Run:
-    def running(case: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(WAIT_S):
-                await case
-
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(bounded())
-
-    return running
+    return running_on(request.param, WAIT_S)
 
 
 @dataclass
