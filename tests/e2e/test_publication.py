@@ -20,6 +20,8 @@ QUESTION = [{"role": "user", "content": "Tell me of the sea. " * 40}]
 """Long enough to fill whole blocks of a prefix cache."""
 MOVED = 0.5
 """Added to the final norm's weights: the new model differs at every token."""
+NEW, RESTORED = 101, 102
+"""Versions that no other test of this server publishes."""
 
 
 def moved(model: Path, target: Path) -> None:
@@ -53,20 +55,20 @@ async def test_the_next_calls_are_the_new_weights(policy: Policy, tmp_path: Path
     async with proxy_process(data, policy.url, *policy.options) as proxy:
         async with ControlClient(proxy.control_url, proxy.token) as control:
             await ask(control)
-            publish(data, 1, lambda target: moved(policy.model, target), "e2e")
+            publish(data, NEW, lambda target: moved(policy.model, target), "e2e")
             new = current(data)
             assert new is not None
             try:
-                await control.publish(version=1, path=new.path, digest=new.digest, lineage="e2e")
+                await control.publish(version=NEW, path=new.path, digest=new.digest, lineage="e2e")
                 await ask(control)
             finally:
-                await control.publish(version=2, path=policy.model, digest=None, lineage="e2e")
+                await control.publish(version=RESTORED, path=policy.model, digest=None, lineage="e2e")
         assert await proxy.stop() == 0, proxy.log.read_text()
     old_call, new_call = sorted(Dataset(data).calls(), key=lambda c: c.seq)
-    assert new_call.policy_version_start == new_call.policy_version_end == 1
+    assert new_call.policy_version_start == new_call.policy_version_end == NEW
     assert new_call.weight_digest == new.digest
     assert new_call.policy_lineage == "e2e"
-    assert old_call.policy_version_end != 1
+    assert old_call.policy_version_end != NEW
     assert new_call.prompt_ids.tolist() == old_call.prompt_ids.tolist()
     for call, model in ((old_call, policy.model), (new_call, new.path)):
         expected = fresh(model, call.prompt_ids.tolist(), call.output_ids.tolist())

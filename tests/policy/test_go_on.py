@@ -96,7 +96,7 @@ async def test_new_weights_in_the_middle_of_an_answer(
                     await asyncio.sleep(0.002)
                 await control.publish(version=1, path=tiny(2), mode="abort")
                 text = await call
-    assert "abort" not in text
+    assert '"finish_reason":"abort"' not in text
     (row,) = calls(tmp_path / "data")
     assert (row.status, row.finish_reason, row.trainable, len(row.output_ids)) == ("ok", "length", True, 600)
     (old, new) = json.loads(row.version_spans or "")
