@@ -28,7 +28,7 @@ async def upkeep(deps: Deps) -> None:
         await asyncio.sleep(min(TICK_S, limits.cut_s))
         deps.recorder.retry_pending()
         now = time.monotonic()
-        if now - last_cut >= limits.cut_s:
+        if deps.recorder.cut_due or now - last_cut >= limits.cut_s:
             deps.recorder.cut()
             last_cut = now
         await end_implicit(deps, limits.implicit_idle_s)

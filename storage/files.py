@@ -21,10 +21,13 @@ def temporary(path: Path, author: str = "") -> Path:
     return path.with_name(f".{path.name}{author}.tmp")
 
 
-def write_whole(path: Path, write: Callable[[Path], object], *, crash_name: str = "file", author: str = "") -> None:
+def write_whole(
+    path: Path, write: Callable[[Path], object], *, crash_name: str = "file", author: str = "", flush_name: bool = True
+) -> None:
     """``write`` makes the file under another name in the same folder; flushed, it appears by rename. ``author`` tells
-    those apart who may write the same file at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    those apart who may write the same file at once. Without ``flush_name`` its name may be gone after a power cut until
+    the caller has flushed its folder, for many files at once."""
+    make_folder(path.parent)
     unfinished = temporary(path, author)
     try:
         write(unfinished)
@@ -38,8 +41,17 @@ def write_whole(path: Path, write: Callable[[Path], object], *, crash_name: str 
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    fsync_dir(path.parent)
+    if flush_name:
+        fsync_dir(path.parent)
     crash.point(f"{crash_name}-renamed")
+
+
+def make_folder(folder: Path) -> None:
+    """There when this returns, after a power cut too."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        fsync_dir(folder.parent)
 
 
 def fsync_dir(directory: Path) -> None:

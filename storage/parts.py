@@ -123,8 +123,10 @@ def writer_of(path: Path) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def write_part(path: Path, table: str, rows: Sequence[Row], *, metadata: dict[str, str] | None = None) -> None:
-    """Writes the rows, in order, into a file that appears whole."""
+def write_part(
+    path: Path, table: str, rows: Sequence[Row], *, metadata: dict[str, str] | None = None, flush_name: bool = True
+) -> None:
+    """Writes the rows, in order, into a file that appears whole. ``flush_name``: as of ``write_whole``."""
     full = schema(table)
     if metadata:
         full = full.with_metadata({**full.metadata, **{k.encode(): v.encode() for k, v in metadata.items()}})
@@ -145,7 +147,7 @@ def write_part(path: Path, table: str, rows: Sequence[Row], *, metadata: dict[st
                 writer.write_table(pa.Table.from_batches([batch], schema=full), row_group_size=len(group))
         seal.seal(temporary)
 
-    write_whole(path, write, crash_name=table)
+    write_whole(path, write, crash_name=table, flush_name=flush_name)
 
 
 def read_part(path: Path, table: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -18,7 +18,7 @@ from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from forge.proxy.recording.assembly import Assembly, Interval
+from forge.proxy.recording.assembly import Assembly
 from forge.proxy.recording.projection import CHAIN_BYTES, Projector, Written
 from forge.proxy.recording.rebuild import plan, remove_leftovers
 from forge.storage import checkpoint as checkpoints
@@ -26,9 +26,10 @@ from forge.storage import crash
 from forge.storage.catalog import Catalog
 from forge.storage.dataset import note_recipe
 from forge.storage.errors import BadInput, Unavailable
-from forge.storage.files import take_from
+from forge.storage.files import fsync_dir, take_from
 from forge.storage.journal import (
     Damage,
+    Entry,
     JournalReader,
     JournalWriter,
     Position,
@@ -112,7 +113,7 @@ class Decoder:
             with checkpoints.turn(self.data, checkpoints.DECODER):
                 if checkpoints.stamp(self.data) != self._stamp:
                     self._begin()  # a run was deleted meanwhile
-                return sum(self._step(writer) for writer in writers(self.data))
+                return self._step()
         except OSError:
             self._begin()
             raise
@@ -178,33 +179,48 @@ class Decoder:
             self._followers[writer] = found
         return found
 
-    def _step(self, writer: int) -> int:
-        follower = self._follower(writer)
-        entries = follower.reader.read()
-        for entry in entries:
-            interval = follower.assembly.feed(entry)
-            if interval is not None:
-                self._project(interval, follower)
-        return len(entries)
+    def _step(self) -> int:
+        """Parts appear one by one; their names, the catalog and the checkpoint are flushed once for all intervals."""
+        frames, written = 0, Written()
+        moved: list[_Follower] = []
+        for writer in writers(self.data):
+            follower = self._follower(writer)
+            entries = follower.reader.read()
+            frames += len(entries)
+            if sum(self._project(entry, follower, written) for entry in entries):
+                moved.append(follower)
+        if moved:
+            self._commit(moved, written)
+        return frames
 
-    def _project(self, interval: Interval, follower: _Follower) -> None:
-        written = Written()
+    def _project(self, entry: Entry, follower: _Follower, written: Written) -> bool:
+        """Whether an interval ended with the entry; its parts are there then."""
+        interval = follower.assembly.feed(entry)
+        if interval is None:
+            return False
         if interval.calls or interval.sessions:
             crash.point("interval")
             self._lease.sign()
-            written = self._projector.write(interval)
+            self._projector.write(interval, written)
         mark = self._checkpoint.mark(interval.writer)
         mark.position = (interval.last.segment, interval.last.offset)
         oldest = follower.assembly.oldest or interval.last
         mark.oldest = (oldest.segment, oldest.offset)
         mark.boot = follower.assembly.boot
         mark.policies |= {p.replica: (p.policy_version, p.policy_lineage, p.weight_digest) for p in interval.policies}
+        return True
+
+    def _commit(self, moved: Iterable[_Follower], written: Written) -> None:
+        """Parts before the catalog, that before the checkpoint, and only what is in it is given back."""
+        for folder in {path.parent for path in written.parts}:
+            fsync_dir(folder)
         made = {str(path.relative_to(self.data)) for path in written.parts}
         self._checkpoint.stale = [part for part in self._checkpoint.stale if part not in made]
         self._index(written)
         self._lease.sign()
         self._save()
-        self._drop_segments(follower)
+        for follower in moved:
+            self._drop_segments(follower)
 
     def _save(self) -> None:
         checkpoints.save(self.data, self._checkpoint)

@@ -42,7 +42,7 @@ LIVE_SESSIONS_MAX: Final = 50_000
 
 @dataclass(slots=True)
 class Written:
-    """What an interval became."""
+    """What intervals became."""
 
     parts: dict[Path, int] = field(default_factory=dict)
     """How many rows each part holds."""
@@ -58,21 +58,21 @@ class Projector:
         self._chains: dict[tuple[int, str], Chain] = {}
         """By writer and session, the most recent last."""
 
-    def write(self, interval: Interval) -> Written:
-        """Writes the interval's parts and notes them in the checkpoint, which the caller saves."""
-        written = Written()
+    def write(self, interval: Interval, written: Written) -> None:
+        """Writes the interval's parts and notes them in the checkpoint. The caller flushes their folders, then saves
+        it."""
         name = part_name(interval.writer, interval.boot, interval.first, interval.last)
-        written.sessions = _sessions(interval)
-        for session in written.sessions:
+        sessions = _sessions(interval)
+        written.sessions += sessions
+        for session in sessions:
             if session.status == SessionStatus.OPEN:
                 self._checkpoint.live.setdefault(session.session_id, [])
         self._write_calls(interval, name, written)
-        for run_id, mine in _by_run(written.sessions).items():
+        for run_id, mine in _by_run(sessions).items():
             self._write(run_dir(table_dir(self._data, "sessions"), run_id) / name, "sessions", mine, written)
-        latest = {session.session_id: session for session in written.sessions}
+        latest = {session.session_id: session for session in sessions}
         self._write_samples([s for s in latest.values() if is_finished(s)], name, written)
         self._forget()
-        return written
 
     def decode(self, closed: ClosedCall) -> list[Call]:
         return decode_closed(closed, self._memory)
@@ -152,7 +152,7 @@ class Projector:
 
     def _write(self, path: Path, table: str, rows: Sequence[Row], written: Written) -> None:
         recipe = {"forge.recipe": DEFAULT.to_json().decode()} if table == "samples" else None
-        write_part(path, table, rows, metadata=recipe)
+        write_part(path, table, rows, metadata=recipe, flush_name=False)
         written.parts[path] = len(rows)
 
     def _chain(self, writer: int, call: Call, path: Path) -> Chain:

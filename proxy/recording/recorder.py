@@ -52,6 +52,9 @@ class Recorder:
     """Calls whose reply waits to see their ``close`` on disk."""
     last_cut: Position | None = None
     """Where the frame after the last cut begins."""
+    cut_due: bool = False
+    """A session has ended or was graded since the last cut. Those that do so at about the same time share one: each
+    part of the dataset costs several flushes, however little it holds."""
     _started: int = field(default_factory=mono_us)
     _last_mono: int = 0
     _cuts: int = 0
@@ -138,8 +141,7 @@ class Recorder:
         )
         self.journal.append(frame)
         self._changed = True
-        if event != "open":
-            self.cut()
+        self.cut_due = self.cut_due or event != "open"
 
     def policy(self, replica: str, version: int, lineage: str | None, digest: str | None) -> None:
         self.journal.append(
@@ -150,6 +152,7 @@ class Recorder:
 
     def cut(self) -> None:
         """Bounds a part of the dataset, if anything was closed or changed since the last one."""
+        self.cut_due = False
         if not self._changed:
             return
         try:

@@ -79,7 +79,24 @@ async def test_a_session_from_open_to_samples(tmp_path: Path) -> None:
         assert (closed.calls.calls, closed.calls.statuses) == (2, {"ok": 2})
         events = [(f.event, f.revision) for f in s.frames(SessionFrame)]
         assert events == [("open", 0), ("close", 1)]
-        assert isinstance(s.entries()[-1].frame, Cut)
+
+
+async def test_sessions_that_end_together_share_a_cut(tmp_path: Path) -> None:
+    """It comes soon, and not with each of them: a cut costs the decoder several flushes."""
+    async with serving(tmp_path, limits=replace(QUICK, cut_s=1e6)) as s:
+        tickets = [await s.control.open_session() for _ in range(8)]
+        for ticket in tickets:
+            await turn(s, ticket)
+        await asyncio.gather(*(s.control.close_session(t.session_id, reward=1.0) for t in tickets))
+        async with asyncio.timeout(WAIT_S):
+            while s.proxy.deps.recorder.cut_due:
+                await asyncio.sleep(0.005)
+        frames = s.frames()
+        ends = [index for index, f in enumerate(frames) if isinstance(f, SessionFrame) and f.event == "close"]
+        cuts = [index for index, f in enumerate(frames) if isinstance(f, Cut)]
+        assert len(ends) == 8
+        assert len(cuts) < len(ends)
+        assert cuts[-1] > ends[-1], "all of them are cut"
 
 
 async def test_closing_again_gives_the_same_answer(tmp_path: Path) -> None:

@@ -107,19 +107,22 @@ def test_decoding_step_by_step_gives_the_same_as_at_once(tmp_path: Path) -> None
     assert snapshot(kit.data) == snapshot(shadow.data)
 
 
-POINTS = [
-    "recipe-written",
-    "checkpoint-written",
-    "checkpoint-renamed:2",
-    "segment-deleted",
-    "interval:2",
-    "calls-written:2",
-    "calls-renamed:2",
-    "sessions-written",
-    "sessions-renamed",
-    "samples-written",
-    "samples-renamed",
+WAYS = [
+    [
+        "recipe-written",
+        "interval:2",
+        "calls-written:2",
+        "calls-renamed:2",
+        "sessions-written",
+        "sessions-renamed",
+        "samples-written",
+        "samples-renamed",
+        "checkpoint-written",
+        "checkpoint-renamed",
+    ],
+    ["interval:3", "segment-deleted"],
 ]
+"""Points where it dies, one after the other; at the last one of each all is decoded."""
 _DIE_AT_EACH = """
 import os, sys
 from pathlib import Path
@@ -136,18 +139,19 @@ for point in sys.argv[2:]:
 """
 
 
-def test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", WAYS, ids=lambda points: points[-1])
+def test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows(tmp_path: Path, points: list[str]) -> None:
     kit = Kit(tmp_path / "a", segment_bytes=20_000)
     story(kit, sessions=3, turns=8)
     kit.close()
     again = tmp_path / "b"
     shutil.copytree(tmp_path / "a" / "journal", again / "journal")
     decode(kit.data)
-    line = [sys.executable, "-c", _DIE_AT_EACH, str(again), *POINTS]
+    line = [sys.executable, "-c", _DIE_AT_EACH, str(again), *points]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None
-        for point in POINTS:
+        for point in points:
             assert child.stdout.readline() == f"{-signal.SIGKILL}\n", point
             list(Dataset(again).calls())
             child.stdin.write("on\n")
