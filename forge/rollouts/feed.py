@@ -1,7 +1,8 @@
 """The trainer's source of samples: publishes what it has learned, then gives it the next batch of fresh groups.
 
 The loop calls from its own thread; sessions run on the event loop that made this. Every batch leaves a line in
-``rollouts.jsonl``: what was drawn, chosen and dropped, over all sessions.
+``rollouts.jsonl``: what was drawn, chosen and dropped, over all sessions. A run that goes on drops the lines of the
+batches that it draws anew.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from forge.policy.weights import current
 from forge.rollouts.nodes import Nodes
 from forge.rollouts.scheduler import Batch, Scheduler
 from forge.storage.records import Sample
+from forge.trainer.metrics import keep
 
 
 class Feed:
@@ -26,12 +28,14 @@ class Feed:
         nodes: Nodes,
         scheduler: Scheduler,
         *,
+        first: int,
         batches: int,
         served: int,
         lines: Path,
         say: Callable[[str], None],
     ) -> None:
-        """``served``: the version that the policy servers have; ``lines``: where the metrics go."""
+        """``first``: the batch that is drawn next; ``served``: the version that the policy servers have; ``lines``:
+        where the metrics go."""
         self._data = data
         self._nodes = nodes
         self._scheduler = scheduler
@@ -40,6 +44,7 @@ class Feed:
         self._lines = lines
         self._say = say
         self._loop = asyncio.get_running_loop()
+        keep(lines, lambda line: line["batch"] < first)
 
     def __call__(self, batch: int, version: int) -> list[Sample] | None:
         """As ``forge.trainer.loop.Source``."""

@@ -62,10 +62,10 @@ async def train(config: TrainConfig, rollouts: RolloutConfig, say: Say, seen: Se
                 first=start.batch,
             ) as scheduler:
                 feed = Feed(
-                    run.data, nodes, scheduler, batches=rollouts.batches, served=served.version,
+                    run.data, nodes, scheduler, first=start.batch, batches=rollouts.batches, served=served.version,
                     lines=start.out / ROLLOUTS, say=say,
                 )  # fmt: skip
-                return await _learning(replace(config, out=start.out), feed, scheduler, say, seen)
+                return await _learning(replace(config, out=start.out, drawn_anew=True), feed, scheduler, say, seen)
 
 
 async def _learning(config: TrainConfig, feed: Feed, scheduler: Scheduler, say: Say, seen: Seen) -> TrainReport:

@@ -147,5 +147,7 @@ class TrainConfig:
     """Directory of metrics and checkpoints; None: ``DATA/train/<version>``."""
     checkpoint_every: int | None = None
     """Optimisation steps between two checkpoints; None: none."""
+    drawn_anew: bool = False
+    """The source has no batch twice: there are checkpoints between batches only, for no run can go on within one."""
     resume: bool = False
     """Go on from the checkpoint in ``out``."""

@@ -109,7 +109,8 @@ class Loop:
         self._metrics = metrics
         self._say = say
         self._token = token
-        self._step = start.step
+        self._step = self._kept = start.step
+        self._within = config.steps > 1 and not config.drawn_anew
         self._steps: list[StepStats] = []
 
     def run(self, source: Source) -> TrainReport:
@@ -129,7 +130,7 @@ class Loop:
             else:
                 self._say(f"skipped    nothing to learn from: {account.hint(chosen)}")
             batch += 1
-            if config.steps == 1:
+            if not self._within:
                 self._checkpoint(batch, 0, version, None, None)
         if published is None:
             raise _nothing(chosen)
@@ -164,7 +165,7 @@ class Loop:
             fresh = config.hyper.objective is Objective.GRPO and not any(chosen.staleness)
             if self._step == 1 and fresh and stats.delta_log_prob_mean > DRIFT_LIMIT:
                 self._say("warning    recorded log probs are far from these weights': did another model sample these?")
-            if config.steps > 1:
+            if self._within:
                 self._checkpoint(batch, number + 1, version, digest, anchors)
 
     def _one(self, batch: int, version: int, part: Selection, anchors: Mapping[str, LogProbs] | None) -> StepStats:
@@ -205,8 +206,10 @@ class Loop:
         self, batch: int, batch_step: int, version: int, digest: str | None, anchors: Mapping[str, LogProbs] | None
     ) -> None:
         config, start = self._config, self._start
-        if not config.checkpoint_every or self._step % config.checkpoint_every:
+        every = config.checkpoint_every
+        if not every or self._step // every == self._kept // every:
             return
+        self._kept = self._step
         manifest = Manifest(
             step=self._step, batch=batch, batch_step=batch_step, version=version, lineage=start.base.lineage,
             base=str(start.base.path), base_version=start.base.version, base_digest=start.base_digest,

@@ -21,9 +21,9 @@ from forge.trainer.config import StepStats
 
 FILE: Final = "metrics.jsonl"
 SESSIONS: Final = "sessions.jsonl"
+"""Beside it: the sessions of every step, what each earned and what it weighed."""
 ROLLOUTS: Final = "rollouts.jsonl"
 """Of a run that draws its own sessions: a line a batch (``forge.rollouts.feed``)."""
-"""Beside it: the sessions of every step, what each earned and what it weighed."""
 EVENTS: Final = "tensorboard"
 """Folder beside it: ``tensorboard --logdir OUT/tensorboard``."""
 
@@ -42,8 +42,7 @@ class Metrics:
         from tensorboardX import SummaryWriter
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._reopened(self.path)
-        self._sessions = self._reopened(self.path.with_name(SESSIONS))
+        self._file, self._sessions = (self._reopened(path) for path in (self.path, self.path.with_name(SESSIONS)))
         purge = self._step + 1 if self._step else None
         self._events = SummaryWriter(str(self.path.parent / EVENTS), purge_step=purge)
         return self
@@ -67,11 +66,7 @@ class Metrics:
         self._seen(line)
 
     def _reopened(self, path: Path) -> BinaryIO:
-        """With the lines of the steps that are made; written anew by rename, so that a run that dies now loses none."""
-        kept = [line for line in read(path) if line["step"] <= self._step]
-        building = path.with_name(f".{path.name}.tmp")
-        building.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
-        building.replace(path)
+        keep(path, lambda line: line["step"] <= self._step)
         return path.open("ab")
 
 
@@ -127,6 +122,14 @@ def read(path: Path) -> list[dict[str, Any]]:
         return []
     whole, _, _ = path.read_bytes().rpartition(b"\n")
     return [msgspec.json.decode(line) for line in whole.splitlines() if line]
+
+
+def keep(path: Path, made: Callable[[dict[str, Any]], bool]) -> None:
+    """Drops the lines of what is made again; by rename, so that a run that dies now loses none."""
+    kept = [line for line in read(path) if made(line)]
+    building = path.with_name(f".{path.name}.tmp")
+    building.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+    building.replace(path)
 
 
 def _number(value: np.floating) -> float:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from forge.trainer.checkpoint import Manifest  # noqa: E402
 from forge.trainer.config import Hyper, TrainConfig  # noqa: E402
 from forge.trainer.learner import Learner  # noqa: E402
 from forge.trainer.loop import Loop  # noqa: E402
-from forge.trainer.metrics import Metrics  # noqa: E402
+from forge.trainer.metrics import Metrics, read  # noqa: E402
 from forge.trainer.start import start_of  # noqa: E402
 from tests.trainer.conftest import sample  # noqa: E402
 
@@ -153,3 +154,39 @@ def test_tensors_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) 
     (tmp_path / "weights.safetensors").write_bytes(b"half")
     with pytest.raises(BadInput, match="cannot be read"):
         one.go_on(tmp_path)
+
+
+@pytest.mark.model
+def test_a_batch_that_can_only_be_drawn_anew_is_begun_again_as_a_whole(tiny_model: Path, tmp_path: Path) -> None:
+    """Rollouts: the run dies between the two steps on its second batch, and what it draws then are other sessions."""
+    data, drawn = tmp_path / "data", list[int]()
+
+    def source(batch: int, version: int) -> list[Sample] | None:
+        drawn.append(batch)
+        fresh = {"policy_version_min": version, "policy_version_max": version}
+        names = (f"{len(drawn)}-a", f"{len(drawn)}-b")
+        return [sample(n, reward=r, **fresh) for n, r in zip(names, (1.0, 0.0), strict=True)] if batch < 2 else None
+
+    def run(say: Callable[[str], None], *, resume: bool) -> None:
+        config = TrainConfig(
+            data=data, model=str(tiny_model), steps=2, checkpoint_every=1, out=data / "out", resume=resume,
+            drawn_anew=True,
+        )  # fmt: skip
+        start = start_of(config, [], print)
+        learner = Learner(start.base.path, config.hyper)
+        learner.load()
+        with Metrics(start.out, start.step) as metrics:
+            Loop(config, start, learner, metrics, say, None).run(source)
+
+    def dying(line: str) -> None:
+        if line.startswith("step 3"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(dying, resume=False)
+    run(lambda line: None, resume=True)
+    assert drawn == [0, 1, 1, 2]
+    lines = read(data / "out" / "metrics.jsonl")
+    assert [(line["batch"], line["step"], line["version"]) for line in lines] == [
+        (0, 1, 0), (0, 2, 0), (1, 3, 1), (1, 4, 1),
+    ]  # fmt: skip
