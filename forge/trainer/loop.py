@@ -24,10 +24,11 @@ from forge.trainer.checkpoint import Manifest
 from forge.trainer.cluster import cluster
 from forge.trainer.config import Correction, Objective, StepStats, TrainConfig
 from forge.trainer.group import LearnerGroup
-from forge.trainer.metrics import Metrics
+from forge.trainer.metrics import Metrics, read
 from forge.trainer.publish import announce, control_token
 from forge.trainer.recorded import read_samples
 from forge.trainer.start import Base, Start, next_version, start_of, told
+from forge.trainer.taken import Taken
 
 DRIFT_LIMIT: Final = 0.1
 """Nats, mean. Above it on fresh samples, these weights did not sample them; a bf16 engine stays near 0.03."""
@@ -112,6 +113,7 @@ class Loop:
         self._step = self._kept = start.step
         self._within = config.steps > 1 and not config.drawn_anew
         self._steps: list[StepStats] = []
+        self._taken = Taken(read(metrics.path))
 
     def run(self, source: Source) -> TrainReport:
         config, start = self._config, self._start
@@ -159,10 +161,12 @@ class Loop:
                 "start anew with another --out",
             )
         anchors = self._anchors(chosen, self._start.folder if resumed else None)
+        fresh = config.hyper.objective is Objective.GRPO and not any(chosen.staleness)
         for number in range(self._start.batch_step if resumed else 0, config.steps):
             part = chosen.part(drawn(list(chosen.advantages), number, config.step_sessions, config.hyper.seed))
             stats = self._one(batch, version, part, anchors)
-            fresh = config.hyper.objective is Objective.GRPO and not any(chosen.staleness)
+            if number == 0 and fresh and len(chosen.staleness) == len(chosen.rows):
+                self._taken.look(version, stats)
             if self._step == 1 and fresh and stats.delta_log_prob_mean > DRIFT_LIMIT:
                 self._say("warning    recorded log probs are far from these weights': did another model sample these?")
             if self._within:
