@@ -1,13 +1,15 @@
 """Runs a command with a Docker engine at hand: ``python tests/stack_env.py -- pytest -m stack tests/stack``.
 
 An engine that runs is used. Otherwise, as root on Debian or Ubuntu, one of our own is started for the command, from
-the distribution's packages, in a folder of its own, and ended with it. Where the usual base image cannot be pulled,
-one is made with debootstrap from this machine's package mirror and kept as a tar file in ``$FORGE_CACHE/stack``.
-What cannot be had is said, and the exit code is then 0: nothing was tested, nothing failed.
+the distribution's packages, and ended with it. Where the usual base image cannot be pulled, one is made with
+debootstrap from this machine's package mirror. That image and our engine's layers are kept in ``$FORGE_CACHE/stack``,
+so that a second run builds only what depends on changed files, by Docker's own hash of them; containers and volumes are
+not kept. What cannot be had is said, and the exit code is then 0: nothing was tested, nothing failed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import shutil
@@ -35,6 +37,8 @@ TRUSTED: Final = "/etc/ssl/trusted.crt"
 WHEELS: Final = "/opt/wheels"
 TRUST: Final = ("PIP_CERT", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
 START_S: Final = 30.0
+KEPT: Final = "168h"
+"""How long layers stay that no image of a name is made of: of earlier builds, or of a stage that was copied from."""
 
 
 class NotHere(Exception):
@@ -63,20 +67,38 @@ def engine() -> Iterator[dict[str, str]]:
         yield env
         return
     install()
+    kept = cache_root() / "stack" / "docker"
     # Short: a unix socket's path has 107 characters.
-    with tempfile.TemporaryDirectory(prefix="forge-docker-") as folder:
+    with (
+        making(kept, lambda: print("another process uses the engine's layers, waiting", flush=True)),
+        tempfile.TemporaryDirectory(prefix="forge-docker-") as folder,
+    ):
         root = Path(folder)
         env |= {"DOCKER_HOST": f"unix://{root}/socket", "PATH": f"/usr/bin:{env.get('PATH', os.defpath)}"}
-        command = ["dockerd", "--host", env["DOCKER_HOST"], "--data-root", str(root / "data")]
+        command = ["dockerd", "--host", env["DOCKER_HOST"], "--data-root", str(kept)]
         command += ["--exec-root", str(root / "exec"), "--pidfile", str(root / "pid")]
         with (root / "log").open("wb") as log:
             daemon = subprocess.Popen(command, stdout=log, stderr=log, env=env)
         try:
             wait(daemon, env, root / "log")
+            tidy(env)  # of a run that was killed: its containers have come back with the engine
             yield env
+            tidy(env)
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(60)
+
+
+def tidy(env: dict[str, str]) -> None:
+    """Of our engine: every container and volume goes, and images that newer builds replaced long ago."""
+    left = subprocess.run(["docker", "ps", "--all", "--quiet"], env=env, capture_output=True, text=True, check=False)
+    for command in (
+        *(["rm", "--force", "--volumes", container] for container in left.stdout.split()),
+        ["volume", "prune", "--all", "--force"],
+        ["network", "prune", "--force"],
+        ["image", "prune", "--force", "--filter", f"until={KEPT}"],
+    ):
+        subprocess.run(["docker", *command], env=env, capture_output=True, check=False)
 
 
 def answers(env: dict[str, str]) -> bool:
@@ -119,13 +141,17 @@ def base(env: dict[str, str]) -> str:
         if not kept.exists():
             print("making a base image with debootstrap", flush=True)
             bootstrap(mirror, kept)
+    with kept.open("rb") as tar:
+        name = f"{OWN_BASE}:{hashlib.file_digest(tar, 'blake2b').hexdigest()[:16]}"
+    if subprocess.run(["docker", "image", "inspect", name], env=env, capture_output=True, check=False).returncode == 0:
+        return name  # imported anew it would be another image to Docker, and nothing built on it would be found
     change = [f"--change=ENV {name}={TRUSTED}" for name in TRUST]
     change.append(f"--change=ENV PIP_FIND_LINKS={WHEELS}")
     with kept.open("rb") as tar:
-        made = subprocess.run(["docker", "import", *change, "-", OWN_BASE], stdin=tar, env=env, capture_output=True)
+        made = subprocess.run(["docker", "import", *change, "-", name], stdin=tar, env=env, capture_output=True)
     if made.returncode != 0:
         raise NotHere(f"docker import failed: {made.stderr.decode()[-300:]}")
-    return OWN_BASE
+    return name
 
 
 def postgres(env: dict[str, str]) -> str:
