@@ -52,7 +52,9 @@ async def accept(deps: Deps, request: Request, where: Route, body: bytes, live: 
         asked = deps.histories.read(live.id if live is not None else "", body)
     except UNREADABLE as failure:
         raise BadRequest(f"the request body is not a JSON object: {failure}") from failure
-    seen, headers = fingerprint(asked), stored(request.headers)
+    seen, headers = fingerprint(asked), request.head.stored
+    if headers is None:
+        headers = request.head.stored = stored(request.headers)
     taken = await _take(deps, asked) if shows_media(asked) else Taken(body, whole=True)
     replica = deps.pool.pick(live.replica if live else None) if deps.pool.is_open else None
     if replica is None:

@@ -86,6 +86,8 @@ FRAMED: Final = frozenset({"gzip", "x-gzip", "zstd"})
 
 async def read_body(request: Request, limits: Limits) -> bytes:
     """The decoded body. Raises ``Refused`` 400, 408, 413, 415 or 417."""
+    if request.head.plain and request.complete and request.size <= request.limit:
+        return request.take()
     encodings = [e.strip().lower() for e in request.headers.get("Content-Encoding", "").split(",")]
     encodings = [e for e in encodings if e not in ("", "identity")]
     for encoding in encodings:

@@ -17,7 +17,7 @@ from typing import Final, cast
 import msgspec
 
 from forge.proxy.config import Limits
-from forge.proxy.door.head import Malformed
+from forge.proxy.door.head import Heads, Malformed
 from forge.proxy.door.outlet import Gone, Outlet
 from forge.proxy.door.reading import Reading
 from forge.proxy.door.request import Request
@@ -56,7 +56,9 @@ NOT_HTTP: Final = (
 class Door(asyncio.Protocol):
     """``doors``: where it stands while it is open."""
 
-    def __init__(self, handler: Handler, limits: Limits, doors: set[Door], elsewhere: Elsewhere | None = None) -> None:
+    def __init__(
+        self, handler: Handler, limits: Limits, doors: set[Door], heads: Heads, elsewhere: Elsewhere | None = None
+    ) -> None:
         self._handler = handler
         self._elsewhere = elsewhere
         self._read: list[bytes] = []
@@ -65,7 +67,7 @@ class Door(asyncio.Protocol):
         self._doors = doors
         self._clock = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reading = Reading(limits.body_bytes)
+        self._reading = Reading(limits.body_bytes, heads)
         self._ahead: list[bytes] = []
         """What came behind the request that is served."""
         self._ahead_bytes = 0

@@ -11,6 +11,7 @@ from typing import Final
 
 from forge.proxy.config import Limits
 from forge.proxy.door.connection import LINGER_S, Door, Elsewhere, Handler
+from forge.proxy.door.head import Heads
 
 STOP_S: Final = 1.0
 """For what still runs when all doors close: first to end by itself, then to end cancelled."""
@@ -26,6 +27,7 @@ class Doors:
         self._limits = limits
         self._elsewhere = elsewhere
         self._open: set[Door] = set()
+        self._heads = Heads()
         self._clock = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
         self._every_s = min(limits.head_s, limits.idle_s, LINGER_S) / LOOKS
@@ -33,7 +35,7 @@ class Doors:
 
     def door(self) -> Door:
         """The protocol of one connection."""
-        return Door(self._handler, self._limits, self._open, self._elsewhere)
+        return Door(self._handler, self._limits, self._open, self._heads, self._elsewhere)
 
     async def listen(self, bound: socket.socket, backlog: int) -> None:
         self._server = await self._clock.create_server(self.door, sock=bound, backlog=backlog)

@@ -1,19 +1,20 @@
 """Reads the heads of a connection's requests, one after another: llhttp says what is one, this says what else is not.
 
 Owns the limits of a head, what may be said in it once only, and the form of its first line, of which llhttp takes more
-than one. The one rule by which requests that follow each other closely are told apart: llhttp gets no bytes behind an
-empty line until it was asked, for a head ends nowhere else. It sees bodies of a known length pass; bodies in chunks are
-for ``chunks``.
+than one. A head that was read before, but for the length that it says, is known (``Heads``). The one rule by which
+requests that follow each other closely are told apart: llhttp gets no bytes behind an empty line until it was asked,
+for a head ends nowhere else. It sees bodies of a known length pass; bodies in chunks are for ``chunks``.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final
 
 import httptools
 
-from forge.proxy.door.request import HTTP_10, HTTP_11, Headers, Request, split_target
+from forge.proxy.door.request import HTTP_10, HTTP_11, Head, Headers, Request, split_target
 
 LINE: Final = b"\r\n"
 END: Final = b"\r\n\r\n"
@@ -38,16 +39,50 @@ ONCE: Final = frozenset(
 """Headers of which one parser may take the first and another the last."""
 VERSIONS: Final = {"1.1": HTTP_11, "1.0": HTTP_10}
 OTHER_VERSION: Final = (0, 0)
+LENGTH: Final = re.compile(rb"\r\nContent-Length: ?([0-9]{1,15})\r\n", re.IGNORECASE)
+KNOWN: Final = 1024
+KNOWN_BYTES: Final = 4 << 10
+"""Longer heads are read anew each time."""
 
 
 class Malformed(Exception):
     """No HTTP that can be read in one way only. Says why, and nothing of what came."""
 
 
+class Heads:
+    """Those that were read, by their bytes less the digits of the one length that they say: with other digits, the
+    parser reads the same but for the length."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, bytes], Head] = {}
+
+    def find(self, data: bytes) -> tuple[Request, int] | None:
+        """The request with which ``data`` begins, and where its head ends; None where it is not known."""
+        end = data.find(END) + len(END)
+        if not len(END) <= end <= KNOWN_BYTES or (found := LENGTH.search(data, 0, end)) is None:
+            return None
+        start, stop = found.span(1)
+        head = self._known.get((start, data[:start] + data[stop:end]))
+        return (Request(head, int(data[start:stop])), end) if head is not None else None
+
+    def note(self, raw: bytes, head: Head) -> None:
+        """``raw``: all of it, of a head that says one length."""
+        found = LENGTH.search(raw)
+        if found is None or len(raw) > KNOWN_BYTES:
+            return
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+        start, stop = found.span(1)
+        self._known[start, raw[:start] + raw[stop:]] = head
+
+
 class HeadReader:
     """Of one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Heads) -> None:
+        self._known = known
+        self._read_it = False
+        """The parser has read the last head, and waits for that request's body."""
         self._parser: httptools.HttpRequestParser | None = None
         self._request: Request | None = None
         self._forget()
@@ -61,9 +96,12 @@ class HeadReader:
 
     def feed(self, data: bytes) -> tuple[Request | None, int]:
         """The request whose head ends in ``data``, and where; None and all of it if none does. Raises ``Malformed``."""
+        if not self._raw and (known := self._known.find(data)) is not None:
+            self._read_it = False
+            return known
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
-        at = 0
+        at, self._read_it = 0, True
         while at < len(data):
             end = slice_end(self._tail, data, at)
             piece = data[at:end]
@@ -76,6 +114,8 @@ class HeadReader:
             if (request := self._request) is not None:
                 if not (self._tail + piece).endswith(END):
                     raise Malformed("the head does not end in an empty line")
+                if len(self._raw) == 1 and request.length:
+                    self._known.note(self._raw[0], request.head)
                 self._request = None
                 self._forget()
                 return request, at
@@ -94,7 +134,7 @@ class HeadReader:
 
     def skip(self, piece: bytes | memoryview) -> None:
         """Part of a body of known length."""
-        if self._parser is not None:
+        if self._read_it and self._parser is not None:
             self._read(piece)
 
     def renew(self) -> None:
@@ -133,7 +173,9 @@ class HeadReader:
             target = split_target(method.decode(), self._target.decode("utf-8", "surrogateescape"))
         except ValueError:
             raise Malformed("its target is none") from None
-        self._request = Request(method.decode(), target, version, headers, keep_alive=parser.should_keep_alive())
+        length = headers.take("content-length")
+        head = Head(method.decode(), target, version, headers, keep_alive=parser.should_keep_alive())
+        self._request = Request(head, int(length or 0))
 
     def _check_line(self, line: bytes) -> None:
         """Between its parts one space; before it empty lines, but no half ones."""

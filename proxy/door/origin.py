@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from forge.proxy.config import is_loopback
-from forge.proxy.door.request import Head
+from forge.proxy.door.request import HeadLike
 
 LOCAL_NAMES: Final = re.compile(r"(?:[a-z0-9-]+\.)*(?:localhost|internal)")
 
 
-def known_host(request: Head, bound: str) -> bool:
+def known_host(request: HeadLike, bound: str) -> bool:
     """Whether the name that the client called is one of ours: anyone's where ``bound`` is no loopback address."""
     return _known(request.headers.get("Host", ""), bound)
 
@@ -34,7 +34,7 @@ def _known(host: str, bound: str) -> bool:
     return name in ("", bound) or (name is not None and _local(name))
 
 
-def known_origin(request: Head) -> bool:
+def known_origin(request: HeadLike) -> bool:
     """Whether no browser's page asks, or one of this machine."""
     origin = request.headers.get("Origin")
     return origin is None or _local(_name(origin) or "")

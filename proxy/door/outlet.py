@@ -37,7 +37,7 @@ class Outlet:
         self._request = request
         self._door = door
         self._chunked = False
-        self._kept = request.keep_alive
+        self._kept = request.head.keep_alive
         self._head = b""
         """Not written yet."""
         self.begun = False

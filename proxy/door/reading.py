@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from forge.proxy.door.chunks import Chunks
-from forge.proxy.door.head import HeadReader, Malformed
+from forge.proxy.door.head import HeadReader, Heads, Malformed
 from forge.proxy.door.request import Request
 
 log = logging.getLogger(__name__)
@@ -18,9 +18,10 @@ log = logging.getLogger(__name__)
 class Reading:
     """Of one connection. ``request`` is the one whose head was read last, until ``next``."""
 
-    def __init__(self, body_bytes: int) -> None:
+    def __init__(self, body_bytes: int, heads: Heads) -> None:
+        """``heads``: known to all connections."""
         self._body_bytes = body_bytes
-        self._head = HeadReader()
+        self._head = HeadReader(heads)
         self._chunks: Chunks | None = None
         self._missing = 0
         """Bytes of a body whose length is known."""
@@ -44,7 +45,7 @@ class Reading:
             return used
         self.in_head, self.request = False, request
         request.limit = self._body_bytes
-        if request.chunked:
+        if request.head.chunked:
             self._chunks = Chunks()
             self._head.renew()
         elif request.length:

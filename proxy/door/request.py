@@ -15,14 +15,15 @@ from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
     from forge.proxy.door.outlet import Outlet
+    from forge.proxy.door.routes import Route
 
 T = TypeVar("T")
 HTTP_11: Final = (1, 1)
 HTTP_10: Final = (1, 0)
 
 
-class Head(Protocol):
-    """What both planes look at, whoever has read it."""
+class HeadLike(Protocol):
+    """What both planes look at of a head, whoever has read it."""
 
     @property
     def method(self) -> str: ...
@@ -50,6 +51,10 @@ class Headers(Mapping[str, str]):
             return False
         self._first[name] = value
         return True
+
+    def take(self, name: str) -> str | None:
+        """The value of one that came once, which is no more among them. ``name`` in lower case."""
+        return self._first.pop(name, None)
 
     def __getitem__(self, name: str) -> str:
         return self._first[name.lower()]
@@ -82,29 +87,23 @@ class Headers(Mapping[str, str]):
         return len(self._first)
 
 
-class Request:
-    """``outlet`` is the way back; ``length`` is 0 where no length was said."""
+class Head:
+    """A request's head but for the length that it says: read once for all requests that begin so. And what those who
+    looked at it found."""
 
     __slots__ = (
-        "_pieces",
-        "_waiter",
-        "broken",
         "chunked",
-        "complete",
         "headers",
         "keep_alive",
-        "length",
-        "limit",
+        "key",
         "method",
-        "outlet",
         "path",
+        "plain",
         "query_string",
-        "size",
-        "transport",
+        "stored",
         "version",
+        "where",
     )
-    outlet: Outlet
-    transport: asyncio.Transport
 
     def __init__(
         self, method: str, target: tuple[str, str], version: tuple[int, int], headers: Headers, *, keep_alive: bool
@@ -114,8 +113,42 @@ class Request:
         self.version = version
         self.headers = headers
         self.keep_alive = keep_alive
-        self.length = int(headers.get("content-length", "0"))
         self.chunked = "transfer-encoding" in headers
+        self.plain = "content-encoding" not in headers and "expect" not in headers
+        """Its body is what follows, as it comes."""
+        self.key: str | None = None
+        """Of a session, empty where it has none; None: nobody has looked."""
+        self.where: Route | None = None
+        """Of a call that may pass the door, as far as its head goes."""
+        self.stored: dict[str, str] | None = None
+        """The headers that a row keeps."""
+
+
+class Request:
+    """``outlet`` is the way back; ``length`` is 0 where no length was said."""
+
+    __slots__ = (
+        "_pieces",
+        "_waiter",
+        "broken",
+        "complete",
+        "head",
+        "headers",
+        "length",
+        "limit",
+        "outlet",
+        "path",
+        "size",
+        "transport",
+    )
+    outlet: Outlet
+    transport: asyncio.Transport
+
+    def __init__(self, head: Head, length: int) -> None:
+        self.head = head
+        self.headers = head.headers
+        self.path = head.path
+        self.length = length
         self.limit = 0
         """Bytes of the body after which no more are kept."""
         self.size = 0
@@ -125,6 +158,14 @@ class Request:
         """What came is no body; where it ends cannot be told."""
         self._pieces: list[bytes | memoryview] = []
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def method(self) -> str:
+        return self.head.method
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self.head.version
 
     @property
     def host(self) -> str:
@@ -137,7 +178,7 @@ class Request:
         return str(peer[0]) if isinstance(peer, tuple) else None
 
     def query(self) -> dict[str, list[str]]:
-        return parse_qs(self.query_string, keep_blank_values=True) if self.query_string else {}
+        return parse_qs(self.head.query_string, keep_blank_values=True) if self.head.query_string else {}
 
     # The body, for who serves
 

@@ -66,9 +66,10 @@ class DataPlane:
 
     async def handle(self, request: Request) -> None:
         """Answers the request. Raises ``Gone`` where that cannot be done any more."""
-        where = route(request.path, request.query_string)
+        where = request.head.where or route(request.path, request.head.query_string)
         try:
-            await self._handle(request, where)
+            if request.head.where is not None or self._passes(request, where):
+                await self._call(request, where)
         except Refused as refused:
             self._refuse(request, where, refused)
         except BadRequest as bad:
@@ -89,7 +90,8 @@ class DataPlane:
                 raise Gone from error  # a second head would be bytes in the middle of an answer
             self._refuse(request, where, Refused(500, "internal_error", "the proxy failed; its log says why"))
 
-    async def _handle(self, request: Request, where: Route) -> None:
+    def _passes(self, request: Request, where: Route) -> bool:
+        """Whether the request may be a call, as far as its head goes; else it is answered, or ``Refused`` raised."""
         check_head(request)
         if not known_host(request, self._deps.config.host) and key_of(request) is None:
             raise Refused(403, "bad_host", "without a session's key this is served to this machine's own names only")
@@ -100,7 +102,8 @@ class DataPlane:
         allowed = METHODS[where.kind]
         if request.method == "OPTIONS":
             # No Access-Control header: pages of other origins may not call.
-            return request.outlet.answer(204, headers={"Allow": ", ".join(allowed)})
+            request.outlet.answer(204, headers={"Allow": ", ".join(allowed)})
+            return False
         if request.method not in allowed:
             message = f"{request.method} is not for this path; use {allowed[0]}"
             raise Refused(405, "method_not_allowed", message, headers={"Allow": ", ".join(allowed)})
@@ -112,7 +115,9 @@ class DataPlane:
             case Kind.MODELS:
                 _give(request, self._models(request, where))
             case _:
-                await self._call(request, where)
+                request.head.where = where
+                return True
+        return False
 
     async def _call(self, request: Request, where: Route) -> None:
         if self._deps.draining:
@@ -172,6 +177,13 @@ class DataPlane:
 
 def key_of(request: Request) -> str | None:
     """A key of ours, wherever the client put it; a foreign one is no key."""
+    head = request.head
+    if head.key is None:
+        head.key = _key_of(request) or ""
+    return head.key or None
+
+
+def _key_of(request: Request) -> str | None:
     scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
     given = [bearer.strip()] if scheme.lower() == "bearer" else []
     given += [request.headers.get(name, "") for name in KEY_HEADERS]

@@ -7,10 +7,10 @@ codings that another parser in front of us, or behind, may read otherwise, and t
 from __future__ import annotations
 
 from forge.proxy.door.refusal import Refused
-from forge.proxy.door.request import HTTP_10, HTTP_11, Head
+from forge.proxy.door.request import HTTP_10, HTTP_11, HeadLike
 
 
-def check_head(request: Head) -> None:
+def check_head(request: HeadLike) -> None:
     """Raises ``Refused``, after which the connection must end: what follows on it may be no request."""
     if request.version not in (HTTP_11, HTTP_10):
         raise Refused(505, "http_version", "this speaks HTTP/1.1")
