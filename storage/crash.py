@@ -14,22 +14,23 @@ from typing import Final
 VARIABLE: Final = "FORGE_CRASH_AT"
 
 _passed: Counter[str] = Counter()
-_at: str | None = None
+at: str | None = None
+"""The point to die at; None: nowhere."""
 _time = 1
 
 
 def arm(wanted: str | None) -> None:
     """The point to die at, as the variable would name it."""
-    global _at, _time
-    _at, _, count = (wanted or "").partition(":")
-    _at, _time = _at or None, int(count or 1)
+    global at, _time
+    name, _, count = (wanted or "").partition(":")
+    at, _time = name or None, int(count or 1)
 
 
 def point(name: str) -> None:
-    if _at is None:
+    if at is None:
         return
     _passed[name] += 1
-    if name == _at and _passed[name] == _time:
+    if name == at and _passed[name] == _time:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
@@ -56,6 +57,7 @@ __all__ = [
 Blob: TypeAlias = bytes | bytearray | memoryview
 Durability = Literal["process", "disk"]
 _IOV_MAX = 1024
+_position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
 
 
 def _wall_us() -> int:
@@ -97,6 +99,7 @@ class JournalWriter:
         self._fd = -1
         self._segment = 0
         self._size = 0
+        self._end = START
         self._ragged = False
         self._why = ""
         self._opens: dict[str, None] = {}
@@ -151,6 +154,7 @@ class JournalWriter:
         else:
             self._fd = os.open(segment_path(self.directory, left.segment), os.O_WRONLY | os.O_CLOEXEC)
             self._size = left.size
+            self._end = Position(left.segment, left.size)
         frames: list[AnyFrame] = [Close(call_id=c, status="interrupted") for c in left.opens]
         frames.append(Boot(boot=self.boot, run_id=self.run_id, wall_us=wall_us, forge_version=__version__))
         self.append_many([(frame, ()) for frame in frames])
@@ -159,7 +163,7 @@ class JournalWriter:
     @property
     def end(self) -> Position:
         """Where the next frame will begin."""
-        return Position(self._segment, self._size)
+        return self._end
 
     @property
     def flush_lag_s(self) -> float:
@@ -171,7 +175,7 @@ class JournalWriter:
 
         Raises ``JournalFull``; the file then ends with its last whole frame, and the next append tries again.
         """
-        return self.append_many([(frame, blobs)])
+        return self.append_many(((frame, blobs),))
 
     def append_many(self, items: Sequence[tuple[AnyFrame, Sequence[Blob]]]) -> Position:
         """The same for several frames in order. ``JournalFull.written`` says how many of them are in the file."""
@@ -181,26 +185,29 @@ class JournalWriter:
             self._rotate()
         buffers: list[Blob] = []
         ends: list[int] = []
-        self.last = []
+        starts: list[Position] = []
         size, segment = self._size, self._segment
         for frame, blobs in items:
-            pieces = [encode(frame), *filter(len, blobs)]
+            pieces = [encode(frame), *blobs]
             length = sum(map(len, pieces))
             if length > FRAME_BYTES_MAX:
                 raise ValueError(f"a frame of {length} bytes is longer than {FRAME_BYTES_MAX}")
             buffers.append(frame_header(pieces, length, segment))
             buffers += pieces
-            self.last.append(Position(segment, size))
+            starts.append(_position((segment, size)))
             size += HEADER_BYTES + length
             ends.append(size)
-        crash.point("append")
+        self.last = starts
+        if crash.at is not None:
+            crash.point("append")
         whole = self._write(buffers, ends)
-        crash.point("appended")
+        if crash.at is not None:
+            crash.point("appended")
         for frame, _ in items[:whole]:
             self._note(frame)
         if whole < len(items):
             raise JournalFull(f"journal {self.directory} cannot be written: {self._why}", written=whole)
-        return self.end
+        return self._end
 
     async def durable(self, position: Position) -> None:
         """With durability ``disk``: returns once everything before ``position`` is on disk. Else at once."""
@@ -216,11 +223,11 @@ class JournalWriter:
         os.close(self._lock)
 
     def _note(self, frame: AnyFrame) -> None:
-        if isinstance(frame, Open):
+        if type(frame) is Open:
             self._opens[frame.call_id] = None
-        elif isinstance(frame, Close):
+        elif type(frame) is Close:
             self._opens.pop(frame.call_id, None)
-        elif isinstance(frame, Cut):
+        elif type(frame) is Cut:
             self.bytes_since_cut = 0
 
     def _write(self, buffers: list[Blob], ends: list[int]) -> int:
@@ -239,7 +246,8 @@ class JournalWriter:
         self.bytes_since_cut += self._size - before
         self._ragged = offset != self._size or whole < len(ends)
         if whole:
-            self._flusher.wrote(self._fd, self.end)
+            self._end = _position((self._segment, self._size))
+            self._flusher.wrote(self._fd, self._end)
         if self._ragged:
             self._cut_ragged()
         return whole
@@ -279,6 +287,7 @@ class JournalWriter:
             self._trim()
             self._flusher.retire(self._fd)
         self._fd, self._segment, self._size = fd, segment, len(record)
+        self._end = Position(segment, len(record))
         crash.point("segment-begun")
 
     def _trim(self) -> None:

@@ -37,9 +37,9 @@ class Flusher:
 
     def __init__(self, name: str) -> None:
         self._cond = threading.Condition()
-        self._fd = -1
+        self._written = (-1, START)
+        """The file that is written, and how far."""
         self._retired: list[int] = []
-        self._end = START
         self._flushed = START
         self._lost = (START, START)
         """What the disk refused last. Linux drops such pages: a later flush succeeds without them."""
@@ -58,9 +58,10 @@ class Flusher:
         return 0.0 if since is None else max(0.0, time.monotonic() - since)
 
     def wrote(self, fd: int, end: Position) -> None:
-        with self._cond:
-            self._fd, self._end = fd, end
-            if self._dirty_since is None:
+        # Most appends find a flush due already, and need no lock: ``_run`` takes that back before it looks how far.
+        self._written = (fd, end)
+        if self._dirty_since is None:
+            with self._cond:
                 self._dirty_since = time.monotonic()
                 self._cond.notify()
 
@@ -95,9 +96,9 @@ class Flusher:
         while self._await_work():
             with self._cond:
                 retired, self._retired = self._retired, []
-                fds = [*retired, self._fd] if self._fd >= 0 else retired
-                end = self._end
                 self._flushing_since, self._dirty_since, self._urgent = self._dirty_since, None, False
+                fd, end = self._written
+                fds = [*retired, fd] if fd >= 0 else retired
             error: OSError | None = None
             crash.point("flush")
             for fd in fds:
