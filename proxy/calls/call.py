@@ -38,6 +38,7 @@ TOO_LONG: Final = 400
 """Among other things: the prompt and the output tokens asked for do not fit the context together."""
 ABORTED_CODE: Final = "generation_aborted"
 LEFT: Final = "the client left before the end"
+OK: Final = CallStatus.OK.value
 CALL_HEADER: Final = "X-Forge-Call-Id"
 
 
@@ -241,7 +242,7 @@ class Exchange:
         """The journal does not take the call's end: its client gets an error in place of a completion."""
         log.error("call withheld: call_id=%s %s", self.recording.call_id, error.message)
         if self.recording.closed:
-            self._measure(CallStatus.INTERRUPTED)
+            self._measure(CallStatus.INTERRUPTED.value, self.recording.recorder.now() - self.recording.opened_us)
         else:
             self._close_quietly(CallStatus.INTERRUPTED, error.message)
         message = "the answer could not be recorded, so it is withheld"
@@ -268,37 +269,44 @@ class Exchange:
     async def _give_body(self, status: int, extra: dict[str, str] | None = None) -> None:
         headers = {"Content-Type": "application/json", CALL_HEADER: self.recording.call_id, **(extra or {})}
         self.http_status = status
-        self.delivery.start(status, headers, self.delivery.size)
-        return await self.delivery.release()
+        return await self.delivery.answer(status, headers)
 
     # Ending
 
     async def _close(self, status: CallStatus, error: str | None) -> None:
         """Raises ``JournalFull``: then nothing that is held may go out."""
-        await self.recording.end(self._close_frame(status, error))
-        self._measure(status)
+        frame = self._close_frame(status, error)
+        await self.recording.end(frame)
+        self._measure(frame.status, frame.end_us)
 
     def _close_quietly(self, status: CallStatus, error: str) -> None:
+        frame = self._close_frame(status, error)
         try:
-            self.recording.close(self._close_frame(status, error))
+            self.recording.close(frame)
         except JournalFull as full:
             log.error("call not closed yet: call_id=%s %s", self.recording.call_id, full.message)
-        self._measure(status)
+        self._measure(frame.status, frame.end_us)
 
-    def _measure(self, status: CallStatus) -> None:
-        recording = self.recording
-        self.metrics.calls[self.dialect.name, status.value, recording.kind] += 1
-        if status is not CallStatus.OK:
+    def _measure(self, status: str, took_us: int | None) -> None:
+        recording, metrics = self.recording, self.metrics
+        metrics.calls[self.dialect.name, status, recording.kind] += 1
+        if status != OK:
             names = "call ended: session_id=%s call_id=%s dialect=%s status=%s http_status=%s"
-            log.info(names, recording.session_id, recording.call_id, self.dialect.name, status.value, self.http_status)
-        self.metrics.duration.observe((recording.recorder.now() - recording.opened_us) / 1e6)
+            log.info(names, recording.session_id, recording.call_id, self.dialect.name, status, self.http_status)
+        metrics.duration.observe((took_us or 0) / 1e6)
         if recording.first_byte_us is not None:
-            self.metrics.first_byte.observe(recording.first_byte_us / 1e6)
+            metrics.first_byte.observe(recording.first_byte_us / 1e6)
             if (first_us := self.delivery.first_us) is not None:
-                self.metrics.added.observe((first_us - self.began_us - recording.first_byte_us) / 1e6)
+                metrics.added.observe((first_us - self.began_us - recording.first_byte_us) / 1e6)
 
     def _close_frame(self, status: CallStatus, error: str | None) -> Close:
-        told = {"http_status": self.http_status, "engine_status": self.engine_status, "content_type": self.content_type}
-        spans = self.continuation.spans() if self.continuation is not None else None
-        size = self.delivery.total()
-        return close_frame(self.asking, size, status=status.value, error=error, version_spans=spans, **told)
+        return close_frame(
+            self.asking,
+            self.delivery.total(),
+            status=status,
+            error=error,
+            http_status=self.http_status,
+            engine_status=self.engine_status,
+            content_type=self.content_type,
+            version_spans=self.continuation.spans() if self.continuation is not None else None,
+        )

@@ -30,11 +30,12 @@ class Delivery:
         self.first_us: int | None = None
         """When the first piece had gone out, in the recorder's time."""
         self._wrote = time.monotonic()
-        self._sha = hashlib.sha256()
+        self._sha: hashlib._Hash | None = None
+        """Of what went out."""
 
     def total(self) -> tuple[int, str]:
         """Bytes that went out or are held, and their sha256."""
-        sha = self._sha.copy() if self._held else self._sha
+        sha = self._sha.copy() if self._sha is not None else hashlib.sha256()
         for data in self._held:
             sha.update(data)
         return self.size, sha.hexdigest()
@@ -98,6 +99,13 @@ class Delivery:
         """What is held will never be sent; ``data`` ends the answer."""
         self._held = [data]
 
+    async def answer(self, status: int, headers: Mapping[str, str]) -> None:
+        """The same, of an answer of which nothing went out yet: all of it is held."""
+        held, self._held = self._held, []
+        self._outlet.answer(status, held[0] if len(held) == 1 else b"".join(held), headers)
+        if self._outlet.full:
+            await self._outlet.taken()
+
     async def release(self) -> None:
         """The ``close`` frame is written: everything held goes out, and the answer ends."""
         held, self._held = self._held, []
@@ -117,6 +125,8 @@ class Delivery:
             await self._outlet.taken()
 
     def _write(self, data: bytes) -> bool:
+        if self._sha is None:
+            self._sha = hashlib.sha256()
         self._sha.update(data)
         self._sent += len(data)
         self._wrote = time.monotonic()

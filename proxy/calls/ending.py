@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from forge.proxy.calls.asking import Asking
@@ -13,25 +11,40 @@ from forge.storage.frames import Close
 from forge.storage.records import CallStatus
 
 
-def close_frame(asking: Asking, delivered: tuple[int, str], *, error: str | None, **told: Any) -> Close:
-    """``delivered``: bytes and their sha256; ``told``: the frame's other members, as the call knows them."""
+def close_frame(
+    asking: Asking,
+    delivered: tuple[int, str],
+    *,
+    status: CallStatus,
+    error: str | None,
+    http_status: int | None,
+    engine_status: int | None,
+    content_type: str,
+    version_spans: str | None,
+) -> Close:
+    """``delivered``: bytes and their sha256."""
     size, sha256 = delivered
-    replica, attempts = asking.replica, asking.attempts
+    recording, replica, attempts = asking.recording, asking.replica, asking.attempts
     policy = asking.ended if replica else None
+    again = len(attempts) > 1
     return Close(
-        call_id=asking.recording.call_id,
+        call_id=recording.call_id,
+        status=str(status),
+        http_status=http_status,
+        engine_status=engine_status,
+        content_type=content_type,
         error=redact(error) if error is not None else None,
-        attempt=asking.recording.attempt,
-        attempts=msgspec.json.encode(attempts).decode() if len(attempts) > 1 else None,
+        attempt=recording.attempt,
+        attempts=msgspec.json.encode(attempts).decode() if again else None,
         delivered=size,
         delivered_sha256=sha256,
-        first_byte_us=asking.recording.first_byte_us,
-        end_us=asking.recording.recorder.now() - asking.recording.opened_us,
-        replica=replica.url if replica and len(attempts) > 1 else None,
-        policy_version_start=asking.policy.version if len(attempts) > 1 else None,
+        first_byte_us=recording.first_byte_us,
+        end_us=recording.recorder.now() - recording.opened_us,
+        replica=replica.url if replica and again else None,
+        policy_version_start=asking.policy.version if again else None,
         policy_version=policy.version if policy else None,
         weight_digest=policy.digest if policy else None,
-        **told,
+        version_spans=version_spans,
     )
 
 

@@ -71,22 +71,35 @@ class Passage:
 
     async def _part(self, reply: Reply) -> None:
         self._reply, self._scrub = reply, Scrub(self.redact, whole=not self.stream)
-        recorder = self.recording.recorder
-        sink = self._pass if self.stream and recorder.journal.durability != "disk" else None
-        least = 1 if self.stream else recorder.data_frame_bytes
+        if not self.stream:
+            return await self._body(reply)
+        sink = self._pass if self.recording.recorder.journal.durability != "disk" else None
         while True:
             if self._full:
                 await self.delivery.taken()
                 self._full = False
             complete = self.answer.complete
             wait = self.limits.end_s if complete else await self.keep_alive()
-            chunks = await reply.take(wait, least, sink)
+            chunks = await reply.take(wait, 1, sink)
             if chunks is None and not complete:
                 continue  # a keepalive is due, or the answer's end mark came meanwhile
             if not chunks:
                 return await self._held_back()
             for chunk in chunks:
-                await self._take(chunk)
+                if said := self._scrub.feed(chunk):
+                    await self._feed(self._record(said))
+
+    async def _body(self, reply: Reply) -> None:
+        """A whole one: nobody gets any of it before its end."""
+        while chunks := await reply.take(None, self.recording.recorder.data_frame_bytes):
+            for chunk in chunks:
+                self._size += len(chunk)
+                if self._size > self.limits.answer_bytes:
+                    raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
+                self.chunks.append(chunk)
+                if said := self._scrub.feed(chunk):
+                    await self._feed(self._record(said))
+        await self._held_back()
 
     async def _held_back(self) -> None:
         """What may have become an error, of a part that has ended."""
@@ -105,16 +118,6 @@ class Passage:
         if (self._full or self.answer.complete) and self._reply is not None:
             self._reply.nudge()
         return True
-
-    async def _take(self, chunk: bytes) -> None:
-        if not self.stream:
-            self._size += len(chunk)
-            if self._size > self.limits.answer_bytes:
-                raise BrokeOff(f"its answer is larger than {self.limits.answer_bytes} bytes")
-            self.chunks.append(chunk)
-        said = self._scrub.feed(chunk)
-        if said:
-            await self._feed(self._record(said))
 
     async def _feed(self, data: bytes) -> None:
         pieces = self.answer.feed(data) if data else ()

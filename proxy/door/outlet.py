@@ -48,6 +48,11 @@ class Outlet:
         """The answer is out, and the connection may go on."""
         return self.ended and self._kept
 
+    @property
+    def full(self) -> bool:
+        """Too much is unsent."""
+        return self._door.full
+
     def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] = JSON, *, close: bool = False) -> None:
         """A short answer, all of it. ``close``: the connection ends with it."""
         self._kept = self._kept and not close

@@ -77,22 +77,22 @@ class Recorder:
 
     def open(self, frame: Open, request: bytes, *sent: bytes) -> Recording:
         """Raises ``JournalFull``: the call is not accepted."""
-        self.retry_pending()
+        if self._pending:
+            self.retry_pending()
         self.append(frame.session_id, frame, request, *sent)
         return Recording(self, frame.call_id, frame.session_id, frame.mono_us, frame.kind)
 
     def append(self, session_id: str, frame: Open | Data | Close, *blobs: bytes | memoryview) -> Position:
         try:
-            end = self.journal.append(frame, *blobs)
+            end = self.journal.append_many(((frame, blobs),))
         except JournalFull:
             self.failures += 1
             self.failing = self._changed = True  # so that the next cut tries
             raise
         self.failing = False
-        places = self.positions.get(session_id)
-        if places is not None:
+        if (places := self.positions.get(session_id)) is not None:
             places += self.journal.last
-        if isinstance(frame, Close):
+        if type(frame) is Close:
             self._closed_one()
         return end
 
@@ -102,7 +102,7 @@ class Recorder:
             return self.append(session_id, close)
         places = self.positions.get(session_id)
         try:
-            end = self.journal.append_many([data, (close, ())])
+            end = self.journal.append_many((data, (close, ())))
         except JournalFull as error:
             self.failures += 1
             if error.written and places is not None:

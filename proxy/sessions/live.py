@@ -15,6 +15,7 @@ from forge.proxy.sessions.agents import Agents
 from forge.proxy.sessions.history import History
 from forge.proxy.sessions.reasoning import Reasoning
 from forge.proxy.sessions.spec import Budgets
+from forge.storage.frames import Open
 from forge.storage.records import Session, SessionStatus
 
 
@@ -54,6 +55,8 @@ class Live:
     closing: bool = False
     external: tuple[str | None, str] | None = None
     """Of an implicit session: its harness, and that one's own id for it."""
+    last_open: tuple[tuple[Any, ...], Open] | None = None
+    """What its last call's ``open`` frame said that the next one's may say again, and what that was told by."""
     restored: bool = False
     """An earlier start of the proxy opened it: its first frames may be in the dataset alone."""
 

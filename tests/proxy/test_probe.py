@@ -260,6 +260,7 @@ async def test_rows_that_cannot_train_are_counted_by_their_reason(tmp_path: Path
             async with s.chat(key=ticket.api_key, **members) as answer:
                 assert answer.status == 200
         await s.control.close_session(ticket.session_id)
+        s.proxy.deps.recorder.cut()
         for _ in range(2):
             decoder = Decoder(s.data)
             decoder.catch_up()
