@@ -18,7 +18,7 @@ from forge.storage.dataset import Dataset
 from tests.engine import Gate, ScriptedEngine, Turn
 from tests.faults.ledger import Ledger, compare
 from tests.faults.load import ARGUMENTS, body_of, client, could_act
-from tests.faults.soak import chance, rounds
+from tests.faults.soak import LONG, SOAK, chance, rounds
 from tests.proxy.process import ProxyProcess, proxy_process
 
 pytestmark = pytest.mark.process
@@ -38,21 +38,23 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("proxies", [1, 2])
 async def test_no_answer_is_lost_or_doubled(tmp_path: Path, proxies: int) -> None:
-    """By turns the decoder, or a proxy, is killed while its clients call. Field cases 103, 184: nothing is silent."""
+    """By turns the decoder, or a proxy, is killed while its clients call. Field cases 103, 184: nothing is silent. Some
+    lives have no decoder: the next one has more to catch up with, and a life costs half as much."""
     data, ledger, dice = tmp_path / "data", Ledger(), chance("kill")
     ready_s: list[float] = []
     async with ScriptedEngine() as engine:
         answering(engine)
-        for _ in range(rounds(30, 400) if proxies == 1 else rounds(6, 100)):
+        for _ in range(rounds(30, 400) if proxies == 1 else rounds(4, 100)):
             async with AsyncExitStack() as stack:
-                began = time.monotonic()
-                running = [await _start(stack, tmp_path, data, engine.url, number) for number in range(proxies)]
+                began, fate = time.monotonic(), dice.choice(["none", "none", "lives", "dies"])
+                more = ["--no-decoder"] if fate == "none" else []
+                running = [await _start(stack, tmp_path, data, engine.url, n, *more) for n in range(proxies)]
                 ready_s.append(time.monotonic() - began)
                 load = [asyncio.ensure_future(client(running[n % proxies].base_url, n, ledger)) for n in range(CLIENTS)]
-                if dice.random() < 0.4:
+                if fate == "dies":
                     await ledger.reaches(ledger.chunks + dice.randint(*LIFE))
                     for decoder in children(running[0].process.pid):
                         os.kill(decoder, signal.SIGKILL)
@@ -69,43 +71,54 @@ async def test_no_answer_is_lost_or_doubled(tmp_path: Path, proxies: int) -> Non
     print(f"start to ready: median {sorted(ready_s)[len(ready_s) // 2]:.2f} s, longest {max(ready_s):.2f} s")
 
 
-async def _start(stack: AsyncExitStack, tmp_path: Path, data: Path, url: str, number: int) -> ProxyProcess:
+async def _start(stack: AsyncExitStack, tmp_path: Path, data: Path, url: str, number: int, *more: str) -> ProxyProcess:
     own = tmp_path / f"p{number}" / "data"
     own.parent.mkdir(exist_ok=True)
-    return await stack.enter_async_context(proxy_process(data, url, "--writer", str(number), *KEEP, beside=own.parent))
+    options = ("--writer", str(number), *KEEP, *more)
+    return await stack.enter_async_context(proxy_process(data, url, *options, beside=own.parent))
 
 
-@pytest.mark.parametrize("wire", ["responses", "messages", "gemini"])
-async def test_what_could_be_acted_on_before_a_kill_is_in_the_row(tmp_path: Path, wire: str) -> None:
-    """The first of two tool calls is whole when the proxy dies: its client may have run it."""
-    data, ledger, gate = tmp_path / "data", Ledger(), Gate(is_open=False)
-    long = json.dumps({"a": "word " * 200})
+async def test_what_could_be_acted_on_before_a_kill_is_in_the_row(tmp_path: Path) -> None:
+    """In each dialect the first of two tool calls is whole when the proxy dies: its client may have run it."""
+    data, ledger = tmp_path / "data", Ledger()
     async with ScriptedEngine() as engine, aiohttp.ClientSession() as http:
-        async with proxy_process(data, engine.url, *KEEP) as proxy:
-            engine.script(Turn("first", tool_calls=[("run", ARGUMENTS), ("run", long)], gate=gate))
-            path, body = body_of(wire, True, "two tools")
-            async with http.post(proxy.base_url.removesuffix("/v1") + path, data=body) as answer:
-                call_id, got = answer.headers["X-Forge-Call-Id"], bytearray()
-                reader = asyncio.ensure_future(_read_into(answer, got))
-                async with asyncio.timeout(60):
-                    while not could_act(wire, bytes(got)):
-                        gate.release()
-                        await asyncio.wait({reader}, timeout=0.02)
-                assert not engine.served[-1].ended
-                await proxy.kill()
-                await asyncio.wait({reader})
-        ledger.begun.add(call_id)
-        ledger.acted[call_id] = [ARGUMENTS]
+        async with proxy_process(data, engine.url, *KEEP, "--no-decoder") as proxy:
+            root = proxy.base_url.removesuffix("/v1")
+            readers = [await _acts(http, root, engine, wire, ledger) for wire in ("responses", "messages", "gemini")]
+            assert not any(served.ended for served in engine.served[-3:])
+            await proxy.kill()
+            await asyncio.gather(*readers)
         async with proxy_process(data, engine.url, *KEEP) as proxy:
             assert await proxy.stop() == 0
-        (row,) = compare(ledger, engine.served, data)
-    assert (row.status, row.trainable) == ("interrupted", False)
+        rows = compare(ledger, engine.served, data)
+    assert [(row.status, row.trainable) for row in rows] == [("interrupted", False)] * 3
+
+
+async def _acts(
+    http: aiohttp.ClientSession, root: str, engine: ScriptedEngine, wire: str, ledger: Ledger
+) -> asyncio.Future[None]:
+    """A client that has a whole tool call of an answer that is not over; it reads on until the answer breaks off."""
+    gate, got = Gate(is_open=False), bytearray()
+    long = json.dumps({"a": "word " * 200})
+    engine.script(Turn("first", tool_calls=[("run", ARGUMENTS), ("run", long)], gate=gate))
+    path, body = body_of(wire, True, f"two tools {wire}")
+    answer = await http.post(root + path, data=body)
+    reader = asyncio.ensure_future(_read_into(answer, got))
+    async with asyncio.timeout(60):
+        while not could_act(wire, bytes(got)):
+            gate.release()
+            await asyncio.wait({reader}, timeout=0.02)
+    call_id = answer.headers["X-Forge-Call-Id"]
+    ledger.begun.add(call_id)
+    ledger.acted[call_id] = [ARGUMENTS]
+    return reader
 
 
 async def _read_into(answer: aiohttp.ClientResponse, got: bytearray) -> None:
     with suppress(aiohttp.ClientError):
         async for piece in answer.content.iter_any():
             got += piece
+    answer.release()
 
 
 async def test_a_session_goes_on_after_a_kill_and_gives_all_its_samples(tmp_path: Path) -> None:
@@ -134,7 +147,7 @@ async def test_a_session_goes_on_after_a_kill_and_gives_all_its_samples(tmp_path
     assert len(list(Dataset(data).samples())) == 2
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(LONG)
 async def test_mixed_load_leaves_nothing_behind(tmp_path: Path) -> None:
     """R7: open files and memory are the same after thousands of calls as after the first hundreds."""
     data, ledger = tmp_path / "data", Ledger()
@@ -143,13 +156,13 @@ async def test_mixed_load_leaves_nothing_behind(tmp_path: Path) -> None:
         async with proxy_process(data, engine.url, *KEEP) as proxy:
             pid, taken = proxy.process.pid, []
             for _ in range(4):
-                await asyncio.gather(*(client(proxy.base_url, n, ledger, limit=rounds(12, 600)) for n in range(4)))
+                await asyncio.gather(*(client(proxy.base_url, n, ledger, limit=rounds(12, 640)) for n in range(4)))
                 taken.append((len(os.listdir(f"/proc/{pid}/fd")), _rss(pid)))
             assert await proxy.stop() == 0
         rows = compare(ledger, engine.served, data)
     print(f"{len(rows)} calls; open files and resident MB: {taken}")
     assert taken[-1][0] <= taken[1][0] + 4, "open files grow"
-    assert taken[-1][1] <= taken[1][1] * 1.3 + 20, "memory grows"
+    assert taken[-1][1] <= taken[1][1] * (1.05 if SOAK else 1.3) + 5, "memory grows"
 
 
 def _rss(pid: int) -> float:

@@ -15,7 +15,7 @@ from forge.storage.dataset import Dataset
 from tests.engine import ScriptedEngine
 from tests.faults.ledger import Ledger, compare
 from tests.faults.load import client
-from tests.faults.soak import chance, rounds
+from tests.faults.soak import LONG, chance, rounds
 from tests.faults.test_kill import CLIENTS, KEEP, LIFE, answering
 from tests.proxy.process import ProxyProcess, proxy_process
 
@@ -26,7 +26,7 @@ TURNS = 12
 START_S = 120.0
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(LONG)
 async def test_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Clients whose sessions live in both workers go on over it; by turns the parent is killed at the end, too."""
     data, ledger, dice = tmp_path / "data", Ledger(), chance("workers")

@@ -16,6 +16,7 @@ from forge.proxy.dialects import DIALECTS, GEMINI_ARRAY
 from forge.proxy.dialects.base import Answer, Hold, Piece, Target
 from forge.proxy.dialects.gemini_signature import sign, signed
 from forge.proxy.sse import parse
+from tests.faults.soak import examples, figures
 from tests.proxy.wire import CALL_ID, answer, chunk, run, send, stream, text, usage_chunk
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm-0.32.0"
@@ -357,10 +358,13 @@ def as_cli(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"role": "model", "parts": kept}]
 
 
-@settings(max_examples=60)
-@given(said(), st.sampled_from([as_sdk, as_cli]), st.booleans(), st.booleans())
-def test_what_an_engine_said_comes_back_as_it_said_it(spoken: Any, client: Any, shows: bool, streamed: bool) -> None:
-    message, body = spoken
+@figures(60, 1250, 50_000)
+def test_what_an_engine_said_comes_back_as_it_said_it(number: int) -> None:
+    examples(number, st.tuples(said(), st.sampled_from([as_sdk, as_cli]), st.booleans(), st.booleans()), _comes_back)
+
+
+def _comes_back(case: tuple[Any, Any, bool, bool]) -> None:
+    (message, body), client, shows, streamed = case
     got = start(streamed=streamed, **(THINK if shows else {}))
     pieces = run(got, body if streamed else whole(body))
     found = read(pieces) if streamed else [json.loads(text(pieces))]

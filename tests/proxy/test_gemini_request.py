@@ -13,6 +13,7 @@ from forge.proxy.dialects.gemini_node import camel
 from forge.proxy.dialects.gemini_schema import json_schema
 from forge.proxy.dialects.gemini_signature import sign, signed
 from forge.proxy.door.routes import Kind, route
+from tests.faults.soak import examples, figures
 from tests.proxy.wire import send
 
 M = Target("m")
@@ -471,9 +472,12 @@ def turns(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
     return found
 
 
-@settings(max_examples=40)
-@given(turns())
-def test_every_turn_extends_the_one_before_and_every_result_has_its_call(session: list[list[dict[str, Any]]]) -> None:
+@figures(40, 1250, 50_000)
+def test_every_turn_extends_the_one_before_and_every_result_has_its_call(number: int) -> None:
+    examples(number, turns(), _extends)
+
+
+def _extends(session: list[list[dict[str, Any]]]) -> None:
     earlier: list[dict[str, Any]] = []
     history: list[dict[str, Any]] = []
     for added in session:

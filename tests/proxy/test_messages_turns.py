@@ -8,10 +8,10 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forge.proxy.dialects.messages_request import translate
+from tests.faults.soak import examples, figures
 from tests.proxy.test_messages_answer import call_delta, final, read
 from tests.proxy.wire import answer, chunk, run, send, stream, usage_chunk
 
@@ -125,10 +125,13 @@ def prompt(history: list[Json]) -> list[Json]:
     return found
 
 
-@settings(max_examples=50, deadline=None)
-@given(turns=st.lists(st.tuples(SAID, HEARD), min_size=1, max_size=4))
-def test_each_prompt_begins_with_the_last_one_and_its_answer(turns: list[tuple[Said, Heard]]) -> None:
+@figures(50, 1250, 50_000)
+def test_each_prompt_begins_with_the_last_one_and_its_answer(number: int) -> None:
     """Field cases 109 to 112: thinking, calls and results survive both ways."""
+    examples(number, st.lists(st.tuples(SAID, HEARD), min_size=1, max_size=4), _converse)
+
+
+def _converse(turns: list[tuple[Said, Heard]]) -> None:
     history: list[Json] = [{"role": "user", "content": "hi"}]
     before = prompt(history)
     for place, (said, heard) in enumerate(turns):

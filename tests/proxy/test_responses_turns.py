@@ -8,9 +8,9 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.faults.soak import examples, figures
 from tests.proxy.wire import answer, chunk, documents, run, send, stream, text, usage_chunk
 
 Json = dict[str, Any]
@@ -107,9 +107,12 @@ def request(history: list[Json]) -> Json:
     return {"input": history, "tools": TOOLS, "stream": True, "include": ["reasoning.encrypted_content"]}
 
 
-@settings(max_examples=60, deadline=None)
-@given(turns=st.lists(st.tuples(SAID, HEARD), min_size=1, max_size=4))
-def test_each_prompt_begins_with_the_last_one_and_its_answer(turns: list[tuple[Said, Heard]]) -> None:
+@figures(60, 1250, 50_000)
+def test_each_prompt_begins_with_the_last_one_and_its_answer(number: int) -> None:
+    examples(number, st.lists(st.tuples(SAID, HEARD), min_size=1, max_size=4), _converse)
+
+
+def _converse(turns: list[tuple[Said, Heard]]) -> None:
     history: list[Json] = [{"type": "message", "role": "user", "content": "hi"}]
     before = json.loads(send("responses", request(history)).body)["messages"]
     for turn, (said, heard) in enumerate(turns):

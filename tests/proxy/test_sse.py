@@ -3,10 +3,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from forge.proxy.sse import Event, EventTooLarge, Splitter, parse
+from tests.faults.soak import examples, figures
 
 LINE_ENDS = ("\n", "\r\n", "\r")
 
@@ -46,11 +46,13 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     return body.encode(), expected
 
 
-@given(streams(), st.lists(st.integers(0, 200), max_size=12))
-def test_any_cut_gives_the_same_events_and_keeps_every_byte(
-    case: tuple[bytes, list[tuple[bytes, bytes]]], cuts: list[int]
-) -> None:
-    body, expected = case
+@figures(100, 1000, 100_000)
+def test_any_cut_gives_the_same_events_and_keeps_every_byte(number: int) -> None:
+    examples(number, st.tuples(streams(), st.lists(st.integers(0, 200), max_size=12)), _cut)
+
+
+def _cut(case: tuple[tuple[bytes, list[tuple[bytes, bytes]]], list[int]]) -> None:
+    (body, expected), cuts = case
     found, rest = split(body, cuts)
     assert said(found) == expected
     assert b"".join(event.raw for event in found) + rest == body

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forge.storage.rows import to_batch
+from tests.faults.soak import examples, figures
 from tests.proxy.serving import Serving, calls, serving
 from tests.proxy.test_control import CONTROL_ROUTES
 
@@ -61,15 +61,13 @@ async def _ask(s: Serving, method: str, path: str, body: bytes, session_id: str)
         return answer.status
 
 
-@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.process, id="200")])
-async def test_no_request_breaks_the_control_plane(tmp_path: Path, rounds: int) -> None:
-    """Rounds of one request to each route; 200 are 3,000. Whatever was taken is a row that the dataset can hold."""
+@figures(20, 3000 // len(CONTROL_ROUTES) + 1, 50_000 // len(CONTROL_ROUTES) + 1)
+async def test_no_request_breaks_the_control_plane(tmp_path: Path, number: int) -> None:
+    """Rounds of one request to each route. Whatever was taken is a row that the dataset can hold."""
     async with serving(tmp_path) as s:
         loop = asyncio.get_running_loop()
         taken: list[str] = []
 
-        @settings(max_examples=rounds, deadline=None, suppress_health_check=list(HealthCheck))
-        @given(st.data())
         def ask_each(data: st.DataObject) -> None:
             session_id = _run(loop, s.control.open_session()).session_id
             taken.append(session_id)
@@ -79,7 +77,7 @@ async def test_no_request_breaks_the_control_plane(tmp_path: Path, rounds: int) 
                 status = _run(loop, _ask(s, method, path, data.draw(BODIES), session_id))
                 assert status < 500 or status in BY_DESIGN, (method, path, status)
 
-        await asyncio.to_thread(ask_each)
+        await asyncio.to_thread(examples, number, st.data(), ask_each)
         await s.control.resume()
         sessions = [await s.control.session(session_id) for session_id in taken]
         to_batch("sessions", sessions)

@@ -6,17 +6,21 @@ Requests are put together from the parts that smuggling is made of, spoiled byte
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.faults.soak import examples, figures
+from tests.proxy.serving import serving
 from tests.security.parsers import Read, aiohttps, h11s, ours
 from tests.security.test_framing import HIDDEN, cases
-from tests.security.wire import CHAT, CHUNKED, CHUNKS, LENGTH, request
+from tests.security.wire import CHAT, CHUNKED, CHUNKS, CLOSE, LENGTH, WAIT_S, port_of, request, said, statuses
 
 LINES = (
     b"POST /v1/chat/completions HTTP/1.1",
@@ -150,6 +154,22 @@ def test_what_is_put_together_rightly_is_taken_as_it_is_by_aiohttp(raw: bytes, c
     mine, theirs = ours(pieces(raw, cuts)), aiohttps(single(raw))
     assert (mine.refused, mine.ended) == (theirs.refused, theirs.ended)
     assert len(mine.whole) == len(theirs.whole)
+
+
+@figures(30, 500, 20_000)
+async def test_whatever_comes_on_a_socket_the_next_one_is_served(tmp_path: Path, number: int) -> None:
+    """A refusal or an end, never an error of ours."""
+    async with serving(tmp_path) as s:
+        loop, port = asyncio.get_running_loop(), port_of(s.proxy.base_url)
+
+        def send(raw: bytes) -> None:
+            for sent, ends in ((raw, True), (request(LENGTH, CLOSE), False)):
+                job = asyncio.run_coroutine_threadsafe(said(port, sent, ends=ends), loop)
+                answer = job.result(2 * WAIT_S)
+                assert b"internal_error" not in answer, sent
+            assert statuses(answer) == [200]
+
+        await asyncio.to_thread(examples, number, spoiled(), send)
 
 
 def test_where_the_bytes_are_cut_changes_nothing() -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forge.proxy.dialects import DIALECTS
@@ -28,10 +27,11 @@ from forge.proxy.redaction import redact
 from forge.proxy.sse import Splitter
 from forge.storage.frames import Close, Open, decode
 from forge.storage.journal_segment import payloads
+from tests.faults.soak import examples, figures
 
 GOLDEN: Final = Path(__file__).parents[1] / "proxy" / "golden" / "vllm-0.32.0"
 ANSWERS: Final = [path.read_bytes() for path in sorted(GOLDEN.glob("*-asked.txt"))]
-ROUNDS: Final = pytest.mark.parametrize("rounds", [30, pytest.param(1000, marks=pytest.mark.process)])
+FIGURES: Final = figures(30, 1000, 8000)
 
 TOOL = {"name": "run", "description": "d", "parameters": {"type": "object", "properties": {"x": {"type": "string"}}}}
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
@@ -150,14 +150,9 @@ def spoiled(draw: st.DrawFn, document: dict[str, Any]) -> bytes:
     return bytes(text)
 
 
-def fuzz(rounds: int, strategy: st.SearchStrategy[Any], body: Callable[[Any], None]) -> None:
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-    settings(max_examples=rounds, deadline=None, suppress_health_check=checks, database=None)(given(strategy)(body))()
-
-
-@ROUNDS
+@FIGURES
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_spoiled_request_is_translated_or_refused(name: str, rounds: int) -> None:
+def test_a_spoiled_request_is_translated_or_refused(name: str, number: int) -> None:
     """What is sent on is JSON (bytes that are no text go through as they came), and an answer can be made for it."""
     dialect, engine = DIALECTS[name], ENGINES["vllm"]
 
@@ -173,12 +168,12 @@ def test_a_spoiled_request_is_translated_or_refused(name: str, rounds: int) -> N
         list(answer.feed(ANSWERS[0]))
         list(answer.finish())
 
-    fuzz(rounds, spoiled(REQUESTS[name]), body)
+    examples(number, spoiled(REQUESTS[name]), body)
 
 
-@ROUNDS
+@FIGURES
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_spoiled_answer_ends_the_clients_all_the_same(name: str, rounds: int) -> None:
+def test_a_spoiled_answer_ends_the_clients_all_the_same(name: str, number: int) -> None:
     """Whatever the engine says, cut anywhere: pieces come out or not, and the decoder makes a row of it."""
     dialect, engine = DIALECTS[name], ENGINES["vllm"]
     request = json.dumps(REQUESTS[name]).encode()
@@ -201,7 +196,7 @@ def test_a_spoiled_answer_ends_the_clients_all_the_same(name: str, rounds: int) 
         assert decode_call(opened, request, sent.body, bytes(changed), close)
 
     changes = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=6)
-    fuzz(rounds, st.tuples(st.sampled_from(ANSWERS), changes, st.sampled_from([7, 100, 1 << 20])), body)
+    examples(number, st.tuples(st.sampled_from(ANSWERS), changes, st.sampled_from([7, 100, 1 << 20])), body)
 
 
 @pytest.mark.parametrize("name", ["chat", "completions"])
@@ -214,8 +209,8 @@ def test_a_usage_chunk_that_is_no_text_goes_as_it_came(name: str) -> None:
     assert event in b"".join(piece.data for piece in [*answer.feed(event), *answer.finish()])
 
 
-@ROUNDS
-def test_spoiled_bytes_are_bodies_frames_events_and_paths_or_errors(rounds: int) -> None:
+@FIGURES
+def test_spoiled_bytes_are_bodies_frames_events_and_paths_or_errors(number: int) -> None:
     def body(case: tuple[bytes, str]) -> None:
         noise, text = case
         for encoding in DECODERS:
@@ -234,4 +229,4 @@ def test_spoiled_bytes_are_bodies_frames_events_and_paths_or_errors(rounds: int)
         [b"\x1f\x8b\x08", b"(\xb5/\xfd", b"\x78\x9c", b"data: ", b"\r\n\r\n", b"event:", b"\x05\0\0\0"]
     )
     noise = st.lists(heads | st.binary(max_size=20), max_size=8).map(b"".join)
-    fuzz(rounds, st.tuples(noise, st.text(max_size=60)), body)
+    examples(number, st.tuples(noise, st.text(max_size=60)), body)

@@ -26,11 +26,14 @@ def request(
     return line + b"\r\n" + host + b"".join(head + b"\r\n" for head in heads) + b"\r\n" + body
 
 
-async def said(port: int, raw: bytes) -> bytes:
-    """All that comes back until the other side closes, which a good request has to ask for (``CLOSE``)."""
+async def said(port: int, raw: bytes, *, ends: bool = False) -> bytes:
+    """All that comes back until the other side closes, which a good request has to ask for (``CLOSE``), or which it
+    does when it sees that nothing more comes (``ends``)."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(raw)
+        if ends:
+            writer.write_eof()
         return await asyncio.wait_for(reader.read(), WAIT_S)
     except ConnectionError:
         return b""
