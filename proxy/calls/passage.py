@@ -7,8 +7,10 @@ has to be waited for; whatever does is the task's, and all behind it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from forge.proxy.calls.continuation import Continuation
 from forge.proxy.calls.delivery import Delivery
@@ -74,15 +76,17 @@ class Passage:
         if not self.stream:
             return await self._body(reply)
         sink = self._pass if self.recording.recorder.journal.durability != "disk" else None
+        ends = inf
         while True:
             if self._full:
                 await self.delivery.taken()
                 self._full = False
-            complete = self.answer.complete
-            wait = self.limits.end_s if complete else await self.keep_alive()
+            if self.answer.complete and ends == inf:
+                ends = time.monotonic() + self.limits.end_s
+            wait = await self.keep_alive() if ends == inf else ends - time.monotonic()
             chunks = await reply.take(wait, 1, sink)
-            if chunks is None and not complete:
-                continue  # a keepalive is due, or the answer's end mark came meanwhile
+            if chunks is None and time.monotonic() < ends:
+                continue  # a keepalive is due, the client has to take some, or something came behind the end mark
             if not chunks:
                 return await self._held_back()
             for chunk in chunks:

@@ -133,6 +133,27 @@ async def test_a_usage_chunk_that_was_asked_for_has_choices(tmp_path: Path) -> N
 
 
 @WIRE
+async def test_what_comes_behind_the_end_mark_comes_piece_by_piece(tmp_path: Path, wire: str) -> None:
+    """As vLLM sends it: the finish, the usage and the end are three writes."""
+    gate = Gate(is_open=False)
+    pieces = (*WHOLE, b": comment\n\n", event({"choices": [], "usage": USAGE}), b": comment\n\n", DONE)
+    async with serving(tmp_path) as s:
+        asking = asyncio.ensure_future(ask(s, wire, raw(*pieces, gate=gate)))
+        for _ in pieces:
+            await asyncio.wait_for(gate.waiting.wait(), 10)
+            gate.release(1)
+            for _ in range(20):  # turns of the loop, in which it is sent and read
+                await asyncio.sleep(0)
+        gate.open()
+        _, got = await asking
+        assert spoken(wire, got) == (TEXT, None)
+        if wire == "chat":
+            assert got == b"".join(piece for piece in pieces if b'"usage"' not in piece)
+    (row,) = calls(s.data)
+    assert (row.status, row.completion_tokens) == ("ok", 2)
+
+
+@WIRE
 async def test_an_empty_finish_reason_ends_nothing(tmp_path: Path, wire: str) -> None:
     """Field case 51: bytes go on unchanged, the record has the one that ends it."""
     pieces = (chunk({"content": "one "}, ""), chunk({"content": "two"}, ""), chunk({}, "stop"))
