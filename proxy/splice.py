@@ -39,7 +39,7 @@ _NOTHING: Final = re.compile(rb'\{(?:"\w+":null,?)*\}')
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
-def members(document: bytes) -> dict[str, Raw]:
+def members(document: bytes | Raw) -> dict[str, Raw]:
     """The top level's members, of duplicates the last. Raises one of ``UNREADABLE`` if it is no JSON object."""
     return _members.decode(document)
 
@@ -205,6 +205,26 @@ class Cutter:
                 return None
         return spans
 
+    def places(self, document: bytes, found: Found) -> list[_Span] | None:
+        """Of a document of one choice that said a text, and nothing that seldom comes: where its text and the values
+        that are cut stand, in order; None where it is another, or members are taken out. ``found`` is what ``cut`` found
+        in this very object."""
+        choices = found.choices
+        if self._removes or not choices or len(choices) > 1 or len(document) >= _FOLD_FROM:
+            return None
+        if found.usage is not None or found.error is not None or choices[0].finish_reason is not None:
+            return None
+        try:
+            delta = members(choices[0].delta)
+        except UNREADABLE:
+            return None
+        texts = [value for value in delta.values() if bytes(value).startswith(b'"')]
+        if len(texts) != 1:
+            return None
+        start = place_of(choices[0].delta, document) + place_of(texts[0], choices[0].delta)
+        spans = [*self._told(document, found), (start, start + memoryview(texts[0]).nbytes, None)]
+        return sorted(spans, key=_start)
+
     def _told(self, document: bytes, found: Found) -> list[_Span]:
         """Where the values are, by the parser: its raw values are views into the document."""
         spans: list[_Span] = []
@@ -272,7 +292,7 @@ def _removed(document: bytes, spans: list[_Span]) -> bytes:
 _start: Final = itemgetter(0)
 
 
-def place_of(value: Raw, document: bytes) -> int:
+def place_of(value: Raw, document: bytes | Raw) -> int:
     """Where the value, a view into the document, stands in it."""
     return _address(value) - _address(document)
 

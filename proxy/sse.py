@@ -81,6 +81,11 @@ class Splitter:
         return events
 
     @property
+    def between(self) -> bool:
+        """No event has begun."""
+        return not self._buffer
+
+    @property
     def rest(self) -> bytes:
         """What has come since the last whole event."""
         return bytes(self._buffer)

@@ -37,7 +37,7 @@ class Hold(IntEnum):
     """The close frame too: nothing a client can act on comes after it. Once given, all later pieces are held too."""
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True):
     """Bytes for the client, one or more whole events (or one whole body)."""
 
     data: bytes

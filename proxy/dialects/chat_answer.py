@@ -20,8 +20,11 @@ from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Ask, Cut
 from forge.proxy.engines.unstreamed import as_stream
 from forge.proxy.sse import Event, EventTooLarge, Splitter
+from forge.proxy.template import Template
 
 DONE: Final = b"[DONE]"
+LESSONS: Final = 8
+"""Of one answer, for what its events have in common: where they change all the time there is nothing to be learned."""
 CUTTERS: Final = 256
 """Remembered, one for all answers with the same cuts: they remember nothing of them."""
 
@@ -84,6 +87,9 @@ class StreamAnswer:
         self._closing: list[bytes] = []
         self._done = b""
         self._received = False
+        self._template: Template | None = None
+        """Of events like one that was given as soon as it came; None once they have to be kept."""
+        self._lessons = LESSONS
         self.finish_reason: str | None = None
         self.error: str | None = None
 
@@ -93,6 +99,9 @@ class StreamAnswer:
 
     def feed(self, chunk: bytes) -> Sequence[Piece]:
         if self.error is None:
+            if self._template is not None and self._splitter.between:
+                if (cut := self._template.fill(chunk)) is not None:
+                    return (Piece(cut),)
             try:
                 for event in self._splitter.feed(chunk):
                     self._take(event)
@@ -153,12 +162,23 @@ class StreamAnswer:
             self._finish(raw, document, found)
         elif not (self._ask.drop_empty_chunks and found.empty):
             self._give(raw)
+            if event.start > 0 and self._lessons and not (self._closing or self._finished):
+                self._learn(event, found)
+
+    def _learn(self, event: Event, found: splice.Found) -> None:
+        """The next event is mostly like this one, which was given."""
+        assert event.data is not None
+        self._lessons -= 1
+        if (places := self._cutter.places(event.data, found)) is not None:
+            there = [(event.start + start, event.start + end, instead) for start, end, instead in places]
+            self._template = Template(event.raw, there)
 
     def _finish(self, raw: bytes, document: bytes, found: splice.Found) -> None:
         for choice in found.choices or ():
             if choice.finish_reason:
                 self.finish_reason = self.finish_reason or choice.finish_reason
                 self._finished.add(choice.index)
+        self._template = None
         self._kept.append((raw, document))
 
     def _give(self, raw: bytes) -> None:
@@ -169,6 +189,7 @@ class StreamAnswer:
 
     def _release(self, added: Mapping[str, bytes]) -> None:
         """Lets go what was kept, ``added`` appended to the finishing chunks."""
+        self._template = None
         for raw, document in self._kept:
             if document is not None and added:
                 raw = raw.replace(document, splice.append(document, added))

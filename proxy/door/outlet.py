@@ -83,7 +83,10 @@ class Outlet:
 
     def write(self, data: bytes) -> bool:
         """A piece of the body. True: too much is unsent, and ``taken`` must be awaited before the next one."""
-        self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        transport = self._request.transport
+        if transport.is_closing():
+            raise Gone
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         return self._door.full
 
     async def end(self, pieces: Sequence[bytes]) -> None:
