@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from forge.proxy.dialects.base import Hold, Piece
 from forge.proxy.door.outlet import Gone
@@ -17,6 +18,8 @@ from forge.proxy.door.request import Request
 from forge.proxy.recording.recorder import Recording
 
 ClientLeft = Gone
+HASHED_AT_ONCE: Final = 32
+"""Pieces: a hash costs as much for being asked as for a kilobyte."""
 
 
 class Delivery:
@@ -30,20 +33,19 @@ class Delivery:
         self.first_us: int | None = None
         """When the first piece had gone out, in the recorder's time."""
         self._wrote = time.monotonic()
-        self._sha: hashlib._Hash | None = None
-        """Of what went out."""
+        self._sha = hashlib.sha256()
+        """Of what went out, but for the last pieces."""
+        self._unhashed: list[bytes] = []
 
     def total(self) -> tuple[int, str]:
         """Bytes that went out or are held, and their sha256."""
-        sha = self._sha.copy() if self._sha is not None else hashlib.sha256()
-        for data in self._held:
-            sha.update(data)
-        return self.size, sha.hexdigest()
-
-    @property
-    def size(self) -> int:
-        """Bytes that went out or are held."""
-        return self._sent + sum(map(len, self._held))
+        held = b"".join(self._held)
+        if not self._sent:
+            return len(held), hashlib.sha256(held).hexdigest()
+        self._hash()
+        sha = self._sha.copy()
+        sha.update(held)
+        return self._sent + len(held), sha.hexdigest()
 
     @property
     def silent_s(self) -> float:
@@ -78,12 +80,14 @@ class Delivery:
         more is given."""
         full = False
         for piece in pieces:
+            data = piece.data
             if self._held or piece.hold is Hold.CLOSE:
-                self._held.append(piece.data)
+                self._held.append(data)
                 continue
             if piece.hold is Hold.DATA:
                 self._recording.flush()
-            full = self._write(piece.data)
+            self._note(data)
+            full = self._outlet.write(data)
             if self.first_us is None:
                 self.first_us = self._recording.recorder.now()
         return full
@@ -121,13 +125,18 @@ class Delivery:
 
     async def write(self, data: bytes) -> None:
         """Sends at once (keepalives come here directly)."""
-        if self._write(data):
+        self._note(data)
+        if self._outlet.write(data):
             await self._outlet.taken()
 
-    def _write(self, data: bytes) -> bool:
-        if self._sha is None:
-            self._sha = hashlib.sha256()
-        self._sha.update(data)
+    def _note(self, data: bytes) -> None:
+        """It goes out. Hashed with what follows it, as most pieces are small."""
+        self._unhashed.append(data)
         self._sent += len(data)
         self._wrote = time.monotonic()
-        return self._outlet.write(data)
+        if len(self._unhashed) >= HASHED_AT_ONCE:
+            self._hash()
+
+    def _hash(self) -> None:
+        self._sha.update(b"".join(self._unhashed))
+        self._unhashed = []

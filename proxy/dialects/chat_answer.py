@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from forge.proxy import splice
+from forge.proxy.cutter import Cutter, Found
 from forge.proxy.dialects.base import BROKEN_OFF, UNREADABLE_ANSWER, Hold, Outgoing, Piece
 from forge.proxy.engines.answers import error_text
 from forge.proxy.engines.base import Ask, Cut
@@ -34,13 +35,13 @@ def error_body(*, code: str, message: str, param: str | None = None) -> bytes:
 
 
 @lru_cache(maxsize=CUTTERS)
-def _of_whole(cuts: tuple[Cut, ...]) -> splice.Cutter:
-    return splice.Cutter((cut.key, cut.whole) for cut in cuts)
+def _of_whole(cuts: tuple[Cut, ...]) -> Cutter:
+    return Cutter((cut.key, cut.whole) for cut in cuts)
 
 
 @lru_cache(maxsize=CUTTERS)
-def _of_stream(cuts: tuple[Cut, ...]) -> splice.Cutter:
-    return splice.Cutter((cut.key, cut.stream) for cut in cuts)
+def _of_stream(cuts: tuple[Cut, ...]) -> Cutter:
+    return Cutter((cut.key, cut.stream) for cut in cuts)
 
 
 class WholeAnswer:
@@ -99,9 +100,9 @@ class StreamAnswer:
 
     def feed(self, chunk: bytes) -> Sequence[Piece]:
         if self.error is None:
-            if self._template is not None and self._splitter.between:
-                if (cut := self._template.fill(chunk)) is not None:
-                    return (Piece(cut),)
+            known = self._template if self._splitter.between else None
+            if known is not None and (cut := known.fill(chunk)) is not None:
+                return (Piece(cut),)
             try:
                 for event in self._splitter.feed(chunk):
                     self._take(event)
@@ -165,7 +166,7 @@ class StreamAnswer:
             if event.start > 0 and self._lessons and not (self._closing or self._finished):
                 self._learn(event, found)
 
-    def _learn(self, event: Event, found: splice.Found) -> None:
+    def _learn(self, event: Event, found: Found) -> None:
         """The next event is mostly like this one, which was given."""
         assert event.data is not None
         self._lessons -= 1
@@ -173,7 +174,7 @@ class StreamAnswer:
             there = [(event.start + start, event.start + end, instead) for start, end, instead in places]
             self._template = Template(event.raw, there)
 
-    def _finish(self, raw: bytes, document: bytes, found: splice.Found) -> None:
+    def _finish(self, raw: bytes, document: bytes, found: Found) -> None:
         for choice in found.choices or ():
             if choice.finish_reason:
                 self.finish_reason = self.finish_reason or choice.finish_reason

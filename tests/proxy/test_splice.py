@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge.proxy import splice
+from forge.proxy.cutter import Cutter
 
 KEYS = ("token_ids", "prompt_token_ids", "logprobs", "weight_versions")
 CUTS: tuple[tuple[bytes, bytes | None], ...] = (
@@ -123,7 +124,7 @@ def dump(body: dict[str, Any], separators: tuple[str, str], *, ascii: bool) -> b
 
 def test_twenty_thousand_hostile_answers() -> None:
     rng = random.Random(20_000)
-    cutter = splice.Cutter(CUTS)
+    cutter = Cutter(CUTS)
     for _ in range(10_000):
         body = document(rng)
         plain = without(body)
@@ -138,7 +139,7 @@ def test_twenty_thousand_hostile_answers() -> None:
 
 def test_large_id_arrays_are_folded_away_and_small_ones_next_to_them_too() -> None:
     body = {"choices": [{"index": 0, "token_ids": list(range(2000))}], "prompt_token_ids": list(range(50_000))}
-    got, _ = splice.Cutter(CUTS).cut(dump(body, COMPACT, ascii=True))
+    got, _ = Cutter(CUTS).cut(dump(body, COMPACT, ascii=True))
     assert got == b'{"choices":[{"index":0,"token_ids":null}],"prompt_token_ids":null}'
 
 
@@ -148,7 +149,7 @@ def test_a_large_array_of_the_same_name_elsewhere_is_left_alone() -> None:
     for place in places:
         bodies: list[dict[str, Any]] = [own | place, place | own, place | {"choices": []}]
         for body in bodies:
-            got, _ = splice.Cutter(CUTS).cut(dump(body, COMPACT, ascii=True))
+            got, _ = Cutter(CUTS).cut(dump(body, COMPACT, ascii=True))
             assert got == dump({key: without(body)[key] for key in body}, COMPACT, ascii=True)
 
 
@@ -173,7 +174,7 @@ def test_white_space_anywhere(white: str) -> None:
     ]
     parts += [":", "[", "1", ",", "2", "]", "}", "]", "}"]
     written = white.join(parts).encode()
-    got, _ = splice.Cutter(CUTS).cut(written)
+    got, _ = Cutter(CUTS).cut(written)
     assert json.loads(got) == {"choices": [{"index": 0, "token_ids": None}]}
     assert got.startswith(white.join(parts[:8]).encode())
 
@@ -191,11 +192,11 @@ def test_white_space_anywhere(white: str) -> None:
     ],
 )
 def test_taking_a_member_out(written: bytes, expected: bytes) -> None:
-    assert splice.Cutter(CUTS).cut(written)[0] == expected
+    assert Cutter(CUTS).cut(written)[0] == expected
 
 
 def test_taking_two_neighbours_out() -> None:
-    cutter = splice.Cutter([(b"a", None), (b"b", None)])
+    cutter = Cutter([(b"a", None), (b"b", None)])
     assert cutter.cut(b'{"a":1,"b":2,"c":3}')[0] == b'{"c":3}'
     assert cutter.cut(b'{"c":3,"a":1,"b":2}')[0] == b'{"c":3}'
     assert cutter.cut(b'{"b":2,"a":1}')[0] == b"{}"
@@ -206,7 +207,7 @@ def test_taking_two_neighbours_out() -> None:
 )
 def test_what_is_no_answer_raises_one_of_the_named_errors(body: bytes) -> None:
     with pytest.raises(splice.UNREADABLE):
-        splice.Cutter(CUTS).cut(body)
+        Cutter(CUTS).cut(body)
 
 
 json_values = st.recursive(

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from forge.proxy.cutter import Cutter
 from forge.proxy.dialects.base import Outgoing
 from forge.proxy.dialects.chat_answer import StreamAnswer
 from forge.proxy.engines.base import Ask, Cut
-from forge.proxy.splice import UNREADABLE, Cutter
+from forge.proxy.splice import UNREADABLE
 from forge.proxy.template import Template
 
 SEED = 20261130
