@@ -15,6 +15,7 @@ import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from itertools import accumulate
 from typing import Self
 
 from aiohttp import web
@@ -229,9 +230,7 @@ class ScriptedEngine(Shapes):
             served.answer += refused.body if isinstance(refused.body, bytes) else b""
             return refused
         chunks = self._chunks(served)
-        served.skip = sum(
-            1 for n in range(len(chunks)) if sum(len(c.ids) for c in chunks[: n + 1]) <= len(served.before)
-        )
+        served.skip = sum(ids <= len(served.before) for ids in accumulate(len(chunk.ids) for chunk in chunks))
         streaming = bool(served.json.get("stream")) and not fault.json_to_stream
         if served.path == "/v1/completions":
             answer = RawAnswer(served, self.tokenizer, self._asks_ids(served), self.named(served))

@@ -24,13 +24,13 @@ def body_of(wire: str, stream: bool, text: str) -> tuple[str, bytes]:
 
 
 async def client(
-    base_url: str, number: int, ledger: Ledger, *, limit: int | None = None, key: str | None = None
+    base_url: str, number: int, ledger: Ledger, *, limit: int | None = None, key: str | None = None, first: int = 0
 ) -> None:
     """One after the other, streams and not, through all dialects, until the proxy is gone or ``limit`` were made."""
     root = base_url.removesuffix("/v1")
     headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
     async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=60)) as http:
-        for turn in count() if limit is None else range(limit):
+        for turn in count(first) if limit is None else range(first, first + limit):
             wire, stream = WIRES[(number + turn) % len(WIRES)], (number + turn) % 3 != 0
             path, body = body_of(wire, stream, f"client {number} turn {turn} {base_url} " + "word " * (turn % 30))
             try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.soak import SOAK, rounds
+from tests.faults.soak import LONG, SOAK, rounds
 from tests.faults.writing import held, reopen, said, write
 from tests.storage.frames_kit import Kit, story
 from tests.storage.test_decoder import check
@@ -22,27 +22,30 @@ pytestmark = [
 
 FRAMES = 10
 ERRORS = ("EIO", "ENOSPC", "EINTR")
+DURABILITY = ["disk", "process"] if SOAK else ["disk"]
 CALLS = {"pwritev2": 40, "pwrite64": 20, "fdatasync": 40, "ftruncate": 20, "rename": 20, "fsync": 20}
 """And more times than it is made."""
 
 
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(LONG)
+@pytest.mark.parametrize("durability", DURABILITY)
 @pytest.mark.parametrize("call", CALLS)
-def test_every_system_call_fails_once(tmp_path: Path, call: str) -> None:
+def test_every_system_call_fails_once(tmp_path: Path, call: str, durability: str) -> None:
     """What was promised is there whatever fails; the writer hangs nowhere, and what was refused may be tried again."""
     for nth in range(1, CALLS[call]):
         for error in ERRORS if SOAK else ERRORS[nth % 3 : nth % 3 + 1]:
-            if not _fails(tmp_path / f"{nth}{error}", call, nth, error):
+            if not _fails(tmp_path / f"{nth}{error}", call, nth, error, durability):
                 assert nth > 1, f"{call} is never made"
                 return
     pytest.fail(f"{call} is made more than {CALLS[call]} times: the sweep must go on")
 
 
-def _fails(data: Path, call: str, nth: int, error: str) -> bool:
+def _fails(data: Path, call: str, nth: int, error: str, durability: str) -> bool:
     """False once the workload makes the call fewer times."""
     log = data.with_suffix(".trace")
     inject = f"inject={call}:error={error}:when={nth}"
-    done = write(data, 0, FRAMES, wrapper=["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", "-e", inject])
+    strace = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", "-e", inject]
+    done = write(data, 0, FRAMES, wrapper=strace, durability=durability)
     if "ptrace" in done.stderr and "not permitted" in done.stderr:
         pytest.skip("this machine does not allow ptrace")
     if not re.search(r"\(INJECTED\)", log.read_text()):
@@ -58,7 +61,7 @@ def _fails(data: Path, call: str, nth: int, error: str) -> bool:
     return True
 
 
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("call", ["rename", "fsync", "pwrite64"])
 def test_the_decoder_goes_on_where_a_system_call_failed(tmp_path: Path, call: str) -> None:
     """Whatever part, checkpoint or catalog it was: the next run makes of it what it should have been."""

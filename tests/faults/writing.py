@@ -18,7 +18,7 @@ from forge.storage.journal import JournalFull, JournalWriter, journal_dir, segme
 from forge.storage.journal_spares import give_back
 
 async def main(data, first, count):
-    journal = JournalWriter.open(data, 0, run_id="r", durability="disk", segment_bytes=700)
+    journal = JournalWriter.open(data, 0, run_id="r", durability=sys.argv[4], segment_bytes=700)
     for number in range(first, first + count):
         try:
             await journal.durable(journal.append(Data(call_id=f"c{number}"), b"%d" % number * 200))
@@ -36,9 +36,15 @@ asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
 
 
 def write(
-    data: Path, first: int, count: int, *, wrapper: Sequence[str] = (), env: Mapping[str, str] | None = None
+    data: Path,
+    first: int,
+    count: int,
+    *,
+    wrapper: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    durability: str = "disk",
 ) -> subprocess.CompletedProcess[str]:
-    command = [*wrapper, sys.executable, "-c", WRITER, str(data), str(first), str(count)]
+    command = [*wrapper, sys.executable, "-c", WRITER, str(data), str(first), str(count), durability]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, check=False)
 
 

@@ -21,6 +21,7 @@ from forge.storage.dataset import Dataset
 from forge.storage.errors import Unavailable
 from forge.storage.journal import journal_dir, segment_path, segments
 from forge.storage.records import Call
+from tests.faults.soak import LONG, rounds
 from tests.storage.frames_kit import Kit, Turn, story
 
 pytestmark = pytest.mark.process
@@ -139,10 +140,16 @@ for point in sys.argv[2:]:
 """
 
 
+@pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("points", WAYS, ids=lambda points: points[-1])
 def test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows(tmp_path: Path, points: list[str]) -> None:
-    kit = Kit(tmp_path / "a", segment_bytes=20_000)
-    story(kit, sessions=3, turns=8)
+    for number in range(rounds(5, 100)):
+        _die_at_each(tmp_path / str(number), points, seed=number)
+
+
+def _die_at_each(tmp_path: Path, points: list[str], seed: int) -> None:
+    kit = Kit(tmp_path / "a", segment_bytes=10_000, seed=seed)
+    story(kit, sessions=2, turns=2)
     kit.close()
     again = tmp_path / "b"
     shutil.copytree(tmp_path / "a" / "journal", again / "journal")

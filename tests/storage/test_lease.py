@@ -16,6 +16,7 @@ from forge.proxy.recording.decoder import Decoder, lease_path
 from forge.storage import checkpoint
 from forge.storage.errors import Unavailable
 from forge.storage.lease import Fenced, Lease, Watch
+from tests.faults.soak import LONG, rounds
 from tests.storage.frames_kit import Kit, story
 from tests.storage.test_decoder import check, snapshot
 
@@ -56,7 +57,13 @@ def test_a_claim_is_one_process_s_and_a_silent_one_gives_way(tmp_path: Path) -> 
 
 
 @pytest.mark.process
+@pytest.mark.timeout(LONG)
 def test_a_stopped_decoder_writes_nothing_after_the_takeover(tmp_path: Path) -> None:
+    for number in range(rounds(1, 100)):
+        _take_over(tmp_path / str(number))
+
+
+def _take_over(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     story(kit)
     kit.close()

@@ -15,11 +15,18 @@ from forge.proxy.recording.decoder import Decoder
 from forge.storage.dataset import Dataset
 from forge.storage.journal import journal_dir, segment_path
 from forge.storage.sql import views
+from tests.faults.soak import LONG, rounds
 from tests.storage.frames_kit import Kit, story
 from tests.storage.test_decoder import check, decode, snapshot
 
 
+@pytest.mark.timeout(LONG)
 def test_readers_see_whole_files_while_the_decoder_writes(tmp_path: Path) -> None:
+    for number in range(rounds(1, 40)):
+        _read_meanwhile(tmp_path / str(number))
+
+
+def _read_meanwhile(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     story(kit, sessions=4, turns=12)
     kit.close()
