@@ -24,10 +24,10 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests are shared out by groups: a file's stay together, for its server or model; so do those of the one Ray
-    cluster."""
+    cluster that tests share."""
     for item in items:
-        group = "ray" if item.get_closest_marker("ray") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        shares = "ray_cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("ray" if shares else str(item.path)))
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ from forge.runners import find as find_runner
 from forge.scratch import scratch
 from forge.signals import until_signalled
 from forge.stack import serving
+from forge.trainer.cluster import cluster
 from forge.trainer.publish import announce
 
 COURSE = "course.json"
@@ -61,10 +62,12 @@ async def run(
     say: Say,
     policy: str | None = None,
 ) -> list[Course]:
-    """``policy``: URL of the server that courses are served by; None: each starts the embedded one."""
+    """``policy``: URL of the server that courses are served by; None: each starts the embedded one. All learn on one
+    Ray cluster."""
     samples = await record(data / "warmup", harness, sizes, say)
-    taught = await asyncio.to_thread(teach, data / "taught", samples, sizes, say)
-    return [await _course(data, harness, seed, shuffled, taught, sizes, say, policy) for seed, shuffled in wanted]
+    with cluster(None):
+        taught = await asyncio.to_thread(teach, data / "taught", samples, sizes, say)
+        return [await _course(data, harness, seed, shuffled, taught, sizes, say, policy) for seed, shuffled in wanted]
 
 
 async def _course(

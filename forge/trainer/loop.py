@@ -19,7 +19,7 @@ from forge.storage.errors import BadInput, Untrainable
 from forge.storage.records import LogProbs, Sample
 from forge.trainer import account, advantage, checkpoint
 from forge.trainer.advantage import Selection
-from forge.trainer.batch import Row, drawn, rows_digest, rows_of
+from forge.trainer.batch import Row, check, drawn, rows_digest, rows_of
 from forge.trainer.checkpoint import Manifest
 from forge.trainer.cluster import cluster
 from forge.trainer.config import Correction, Objective, StepStats, TrainConfig
@@ -81,12 +81,16 @@ def learn(
     seen: Seen = lambda line: None,
 ) -> TrainReport:
     """Until the source has no more. ``first``: samples by which the base's version can be told, where the model is
-    named; what they would leave out entirely is refused before Ray starts or a model loads. ``seen`` hears every line
-    of the metrics."""
+    named; where nothing, or nothing right, can be learned from them, that is said before Ray starts or a model loads.
+    ``seen`` hears every line of the metrics."""
     token = control_token(config) if config.control is not None else None
     start = start_of(config, first, say)
-    if first and not choose(config, first, start.base.version).rows:
-        raise _nothing(choose(config, first, start.base.version))
+    if first:
+        chosen = choose(config, first, start.base.version)
+        if not chosen.rows:
+            raise _nothing(chosen)
+        for row in chosen.rows:
+            check(row)
     with (
         Metrics(start.out, start.step, seen) as metrics,
         cluster(config.ray),

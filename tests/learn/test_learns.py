@@ -41,7 +41,7 @@ def test_it_learns_and_the_control_does_not(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr[-4000:]
     before, after, dealt = (rightness(tmp_path / name) for name in ("taught", LEARNER, CONTROL))
     print(f"the right call's mean probability: {before:.3f}, then {after:.3f}, of the control {dealt:.3f}")
-    assert before < 0.35
+    assert before < 0.45
     assert after > before + 0.1
     assert after > dealt + 0.1
     for name in (LEARNER, CONTROL):

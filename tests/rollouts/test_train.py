@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
+import itertools
 import json
 import os
 import signal
@@ -18,7 +20,8 @@ from forge.cli import build
 from forge.policy import weights
 from forge.storage.dataset import Dataset
 from forge.storage.errors import Exit, ForgeError
-from tests.engine import Fault, ScriptedEngine, Turn
+from tests.engine import LOAD, Fault, Turn
+from tests.lora import LoraEngine
 from tests.rollouts.conftest import RayCluster
 
 TIMEOUT_S = 420
@@ -84,22 +87,30 @@ def test_the_whole_loop_learns_from_its_own_sessions(ray_cluster: RayCluster, tm
 @pytest.mark.ray
 @pytest.mark.process
 @pytest.mark.model
-async def test_ctrl_c_closes_what_runs_and_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> None:
+async def test_adapters_are_loaded_live_and_ctrl_c_closes_what_runs(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    """The server takes adapters: the base is loaded once, as a whole, and from then on calls name the adapter of the
+    newest version. The sessions of the third batch get no answer and are ended; nothing is lost."""
     pytest.importorskip("torch")
     from forge.learn.small import make
 
-    model, data = make(tmp_path / "model", 1), tmp_path / "data"
+    model, data, said_so_far = make(tmp_path / "model", 1), tmp_path / "data", itertools.count()
     line = ["--harness", "command", "--command", "python3 agent.py {prompt}", "--groups", "1", "--run", "online"]
     line += ["--tasks", str(tasks(tmp_path / "tasks.jsonl")), "--model", str(model), "--data", str(data)]
-    async with ScriptedEngine() as engine, asyncio.timeout(TIMEOUT_S):
-        engine.default = lambda request: Turn(fault=Fault(mute=True)) if asked(request) else Turn("ok")
+    line += ["--batches", "3", "--lora-rank", "4", "--ray", ray_cluster.cluster.address]
+
+    def turn(request: dict[str, Any]) -> Turn:
+        if ":forge-2-" in request.get("model", ""):
+            return Turn(fault=Fault(mute=True))
+        return Turn(f"number {next(said_so_far)}")  # now and then it wins
+
+    async with LoraEngine(root=str(model)) as engine, asyncio.timeout(TIMEOUT_S):
+        engine.default = turn
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "forge", "train", *line, "--policy", engine.url,
-            "--ray", ray_cluster.cluster.address, env={**os.environ, "HOME": str(tmp_path)},
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "HOME": str(tmp_path)}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         try:
-            while sum(asked(served.json) for served in engine.served) < 4 and process.returncode is None:
+            while sum(each.turn.fault.mute for each in engine.served) < 4 and process.returncode is None:
                 await asyncio.sleep(0.1)
             if process.returncode is None:
                 process.send_signal(signal.SIGINT)
@@ -110,9 +121,28 @@ async def test_ctrl_c_closes_what_runs_and_loses_nothing(ray_cluster: RayCluster
             await process.wait()
     assert process.returncode == Exit.INTERRUPTED, said
     assert "Traceback" not in said
-    assert {(s.status, s.reward_status) for s in Dataset(data).sessions()} == {("interrupted", "null")}
-    assert len(Dataset(data).sessions()) == 4
+    was_given_adapters(engine, model, data)
+    calls = list(Dataset(data).calls("online"))
+    assert {
+        (call.policy_version_start, call.version_source, call.model_served) for call in calls if call.status == "ok"
+    } == {(0, "replica_state", "policy"), (1, "engine_answer", "policy")}
+    cut = {call.session_id for call in calls if call.policy_version_start == 2}
+    ended = [(s.status, s.reward_status) for s in Dataset(data).sessions() if s.session_id in cut]
+    assert ended == [("interrupted", "null")] * 4
     assert ray_cluster.pids("NodeProxy") == []
+
+
+def was_given_adapters(engine: LoraEngine, model: Path, data: Path) -> None:
+    folders = [data / "policy" / version / "adapter" for version in "12"]
+    assert list(engine.adapters.values()) == [str(folder) for folder in folders]
+    assert all((folder / "adapter_model.safetensors").exists() for folder in folders)
+    loads = [(path, told) for path, told in engine.admin if path in ("/collective_rpc", LOAD)]
+    assert [path for path, _ in loads] == ["/collective_rpc", LOAD, LOAD]
+    assert loads[0][1]["kwargs"]["weights_path"] == str(model)
+    served = [each.json["model"] for each in engine.served if asked(each.json)]
+    order = ["policy", *engine.adapters]
+    assert served == sorted(served, key=order.index)
+    assert set(served) == set(order)
 
 
 def asked(request: dict[str, Any]) -> bool:
@@ -225,3 +255,42 @@ def test_another_ray_or_python_than_the_clusters_is_named(ray_cluster: RayCluste
     assert done.returncode == Exit.UNAVAILABLE, done.stdout + done.stderr
     assert "2.0.0" in done.stdout
     assert "the Ray and the Python of the cluster" in done.stdout
+
+
+ON_OTHER_NODES = """
+import asyncio, sys
+from pathlib import Path
+from forge.rollouts.nodes import Nodes, Upstream
+from forge.rollouts.settings import RolloutConfig
+from forge.run_config import RunConfig
+from forge.runners import find
+from forge.storage.errors import ForgeError
+from forge.trainer.cluster import cluster
+
+run = RunConfig(adapters=(), tasks=(), runner=find("unconfined"), data=Path(sys.argv[2]), run_id="r")
+try:
+    with cluster(sys.argv[1]):
+        asyncio.run(Nodes(RolloutConfig(run=run), Upstream("http://127.0.0.1:1"), print).start())
+except ForgeError as error:
+    print(error.message)
+    print(error.hint)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.process
+def test_a_node_with_another_forge_is_named(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    """The driver's is the odd one: an installed distribution is what its metadata says."""
+    told = tmp_path / "other" / "rollout_forge-99.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.4\nName: rollout-forge\nVersion: 99\n")
+    env = {**os.environ, "PYTHONPATH": f"{told.parent}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_OTHER_NODES, ray_cluster.cluster.address, str(tmp_path / "data")],
+        capture_output=True, text=True, timeout=TIMEOUT_S, env=env, check=False,
+    )  # fmt: skip
+    assert done.returncode == Exit.UNAVAILABLE, done.stdout + done.stderr
+    assert f"has forge {importlib.metadata.version('rollout-forge')} on Python" in done.stdout
+    assert "the driver 99 on" in done.stdout
+    assert "install the same on every node" in done.stdout

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from forge.policy import weights  # noqa: E402
-from forge.storage.errors import BadInput  # noqa: E402
+from forge.storage.errors import BadInput, Exit  # noqa: E402
 from forge.storage.records import Sample  # noqa: E402
 from forge.trainer import checkpoint  # noqa: E402
 from forge.trainer.checkpoint import Manifest  # noqa: E402
@@ -48,6 +48,41 @@ def test_killed_anywhere_it_ends_with_the_same_losses_and_weights(tiny_model: Pa
         assert each["losses"] == plain["losses"], each
         assert each["digest"] == plain["digest"], each
     assert {each["resumed"] for each in killed} == {True, False}
+
+
+FULL = """
+import sys
+from pathlib import Path
+from forge.storage.errors import ForgeError
+from tests.trainer.killed import train
+
+try:
+    train(Path(sys.argv[1]), Path(sys.argv[2]), resume=False)
+except ForgeError as error:
+    print(error.message)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.model
+@pytest.mark.parametrize(("folder", "size"), [("policy", "16k"), ("out", "64k")])
+def test_a_full_disk_is_named_and_publishes_nothing(tiny_model: Path, tmp_path: Path, folder: str, size: str) -> None:
+    """Where the weights go, and where checkpoints do."""
+    full = tmp_path / folder
+    full.mkdir()
+    script = f'mount -t tmpfs -o size={size} none {full} && exec "$@"'
+    mounted = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "-"]
+    if subprocess.run([*mounted, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    done = subprocess.run(
+        [*mounted, sys.executable, "-c", FULL, str(tiny_model), str(tmp_path)],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == Exit.UNAVAILABLE, done.stderr
+    assert str(full) in done.stdout
+    assert "No space left" in done.stdout
+    assert weights.current(tmp_path) is None
 
 
 def manifest(**changes: object) -> Manifest:
