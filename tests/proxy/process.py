@@ -14,7 +14,7 @@ from typing import Any
 
 START_S = 30.0
 STOP_S = 240.0
-"""A bound, no promise: what a killed proxy left is decoded too, and each closed session is files of its own, synced."""
+"""A bound, no promise: what killed proxies left is decoded too."""
 
 
 @dataclass
