@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
@@ -12,6 +13,9 @@ from hypothesis import settings
 # How long an example takes is the machine's matter: no test is about that.
 settings.register_profile("forge", deadline=None)
 settings.load_profile("forge")
+
+# torch's threads that spin between two small kernels would take the cores from the tests beside them.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_configure() -> None:

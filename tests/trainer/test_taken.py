@@ -85,6 +85,7 @@ def trained(model: Path, data: Path, source: Served, *, resume: bool = False) ->
     start = start_of(config, [], print)
     learner = Learner(start.base.path, config.hyper)
     learner.load()
+    torch.set_num_threads(1)
     with Metrics(start.out, start.step) as metrics:
         Loop(config, start, learner, metrics, print, None).run(source)
 
