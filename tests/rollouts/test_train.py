@@ -181,6 +181,8 @@ def test_a_broken_tasks_file_is_named_with_its_line(tmp_path: Path, lines: list[
         (["--harness", "pi"], "there are none", Exit.BAD_INPUT),
         (["--harness", "pi", "--tasks", "/no/such/file"], "/no/such/file", Exit.BAD_INPUT),
         (["--harness", "nope", "--tasks", "TASKS"], "nope", Exit.BAD_INPUT),
+        (["--harness", "pi", "--tasks", "TASKS", "--model", "/"], "no *.safetensors file", Exit.BAD_INPUT),
+        (["--harness", "pi", "--tasks", "TASKS", "--model", "/no/such"], "/no/such", Exit.BAD_INPUT),
         (["--harness", "pi", "--tasks", "TASKS", "--control", "http://127.0.0.1:1"], "--control", Exit.BAD_INPUT),
         (["--harness", "pi", "--tasks", "TASKS", "--draw-max", "3"], "--draw-max", Exit.BAD_INPUT),
         (["--harness", "pi", "--tasks", "TASKS", "--max-staleness", "-1"], "--max-staleness", Exit.BAD_INPUT),
