@@ -31,6 +31,8 @@ def _counts(dropped: Counter[str]) -> str:
 
 
 def hint(chosen: Selection) -> str:
+    if not (chosen.rewards or chosen.sessions_dropped or chosen.rows_dropped):
+        return "no call of these sessions may be trained: forge stats RUN says why"
     if chosen.rows_dropped[Left.STALE] or chosen.rows_dropped[Left.NEWER]:
         return "sample sessions with the current weights (forge run), or allow older ones: --max-staleness N"
     if chosen.groups_dropped[Left.NO_SPREAD]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forge.trainer import account
 from forge.trainer.advantage import Selection, group_advantages, select, select_all
 from forge.trainer.config import Baseline, Overlong
 from tests.trainer.conftest import MakeSample
@@ -118,3 +119,7 @@ def test_imitation_takes_what_no_group_can_compare(make_sample: MakeSample) -> N
     chosen = select_all(rows, version=0)
     assert chosen.advantages == {"a": 1.0, "b": 1.0}
     assert chosen.rows_dropped == {"not_trainable": 1}
+
+
+def test_sessions_of_which_no_call_may_be_trained_are_not_said_to_lack_rewards() -> None:
+    assert "forge stats" in account.hint(choose([]))
