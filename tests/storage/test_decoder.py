@@ -129,40 +129,41 @@ import os, sys
 from pathlib import Path
 from forge.proxy.recording.decoder import Decoder
 from forge.storage import crash
-for point in sys.argv[2:]:
+for line in sys.stdin:
+    data, point = line.split()
     child = os.fork()
     if child == 0:
         crash.arm(point)
-        Decoder(Path(sys.argv[1]), keep_bytes=0).catch_up()
+        Decoder(Path(data), keep_bytes=0).catch_up()
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-    sys.stdin.readline()
 """
 
 
 @pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("points", WAYS, ids=lambda points: points[-1])
 def test_killed_at_every_point_in_turn_it_gives_the_same_files_and_rows(tmp_path: Path, points: list[str]) -> None:
-    for number in range(rounds(5, 100)):
-        _die_at_each(tmp_path / str(number), points, seed=number)
+    line = [sys.executable, "-c", _DIE_AT_EACH]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        for number in range(rounds(5, 100)):
+            _die_at_each(tmp_path / str(number), points, child, seed=number)
+            shutil.rmtree(tmp_path / str(number))
 
 
-def _die_at_each(tmp_path: Path, points: list[str], seed: int) -> None:
+def _die_at_each(tmp_path: Path, points: list[str], child: subprocess.Popen[str], seed: int) -> None:
+    assert child.stdin is not None
+    assert child.stdout is not None
     kit = Kit(tmp_path / "a", segment_bytes=10_000, seed=seed)
     story(kit, sessions=2, turns=2)
     kit.close()
     again = tmp_path / "b"
     shutil.copytree(tmp_path / "a" / "journal", again / "journal")
     decode(kit.data)
-    line = [sys.executable, "-c", _DIE_AT_EACH, str(again), *points]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        for point in points:
-            assert child.stdout.readline() == f"{-signal.SIGKILL}\n", point
-            list(Dataset(again).calls())
-            child.stdin.write("on\n")
-            child.stdin.flush()
+    for point in points:
+        child.stdin.write(f"{again} {point}\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == f"{-signal.SIGKILL}\n", point
+        list(Dataset(again).calls())
     decode(again)
     assert snapshot(again) == snapshot(kit.data)
     assert not list(again.rglob(".*.tmp"))
