@@ -93,7 +93,7 @@ class Cutter:
                 pass  # an array that was none
             else:
                 spans = self._searched(folded, found)
-                if spans is not None and sum(folded[start:end] in _STAND_INS for start, end, _ in spans) == len(folds):
+                if spans is not None and len([1 for at, to, _ in spans if folded[at:to] in _STAND_INS]) == len(folds):
                     return self._edit(folded, spans), found
         found = self._decoder.decode(document)
         spans = self._searched(document, found)

@@ -110,7 +110,7 @@ class Door(asyncio.Protocol):
                 self.due = self._clock.time() + self._limits.head_s
             return
         if before is None:
-            if self._went(request):
+            if self._elsewhere is not None and self._went(request):
                 return
             self._begin(request)
         if used < len(data):

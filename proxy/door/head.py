@@ -81,8 +81,8 @@ class HeadReader:
 
     def __init__(self, known: Heads) -> None:
         self._known = known
-        self._read_it = False
-        """The parser has read the last head, and waits for that request's body."""
+        self.was_known = False
+        """The last head was: the parser has not read it, and waits for no body."""
         self._parser: httptools.HttpRequestParser | None = None
         self._request: Request | None = None
         self._forget()
@@ -97,11 +97,11 @@ class HeadReader:
     def feed(self, data: bytes) -> tuple[Request | None, int]:
         """The request whose head ends in ``data``, and where; None and all of it if none does. Raises ``Malformed``."""
         if not self._raw and (known := self._known.find(data)) is not None:
-            self._read_it = False
+            self.was_known = True
             return known
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
-        at, self._read_it = 0, True
+        at, self.was_known = 0, False
         while at < len(data):
             end = slice_end(self._tail, data, at)
             piece = data[at:end]
@@ -134,7 +134,7 @@ class HeadReader:
 
     def skip(self, piece: bytes | memoryview) -> None:
         """Part of a body of known length."""
-        if self._read_it and self._parser is not None:
+        if self._parser is not None and not self.was_known:
             self._read(piece)
 
     def renew(self) -> None:

@@ -45,6 +45,10 @@ class Reading:
             return used
         self.in_head, self.request = False, request
         request.limit = self._body_bytes
+        end = used + request.length
+        if used < end <= len(data) and request.length <= self._body_bytes and self._head.was_known:
+            request.come(data[used:end])
+            return end
         if request.head.chunked:
             self._chunks = Chunks()
             self._head.renew()
