@@ -31,6 +31,8 @@ IDLE_S: Final = 3.0
 """An idle connection is dropped before uvicorn's 5 s would close it under a request of ours."""
 IDLE_MAX: Final = 1024
 """Idle connections kept for one server; as many as calls run stay busy anyway."""
+LATE_S: Final = 0.5
+"""By so much a timer rings late only where the loop was held up."""
 JSON_BYTES: Final = 16 << 20
 """Longest answer of a probe or publication that is looked at."""
 PORTS: Final = {"http": 80, "https": 443}
@@ -189,18 +191,22 @@ class EngineClient:
     async def _connect(self, origin: Origin) -> Connection:
         """Raises ``NotBegun``."""
         loop = asyncio.get_running_loop()
+        limit = asyncio.timeout(self._connect_s)
         try:
-            async with asyncio.timeout(self._connect_s):
-                if origin.scheme == UNIX:
-                    _, connection = await loop.create_unix_connection(self._make, origin.host)
-                else:
-                    tls = self._context() if origin.scheme == "https" else None
-                    _, connection = await loop.create_connection(self._make, origin.host, origin.port, ssl=tls)
+            async with limit:
+                return await self._connected(loop, origin)
         except TimeoutError as error:
-            raise NotBegun(f"no connection within {self._connect_s:g} s") from error
+            if loop.time() - (limit.when() or 0.0) < LATE_S:
+                raise NotBegun(f"no connection within {self._connect_s:g} s") from error
         except (OSError, UnicodeError) as error:
             raise NotBegun(str(error) or type(error).__name__) from error
-        return connection
+        return await self._connect(origin)  # we were held up ourselves, and have not given the server its time
+
+    async def _connected(self, loop: asyncio.AbstractEventLoop, origin: Origin) -> Connection:
+        if origin.scheme == UNIX:
+            return (await loop.create_unix_connection(self._make, origin.host))[1]
+        tls = self._context() if origin.scheme == "https" else None
+        return (await loop.create_connection(self._make, origin.host, origin.port, ssl=tls))[1]
 
     def _make(self) -> Connection:
         return Connection(self._silence_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -95,6 +96,21 @@ async def whole(client: EngineClient, url: str, body: bytes | None = b"{}") -> t
     finally:
         reply.close()
     return reply.status, got
+
+
+def test_a_stall_of_ours_is_no_fault_of_the_server(run: Run) -> None:
+    """The loop stands still for longer than a connection may take, while one is being made."""
+
+    async def case() -> None:
+        server = Server([OK])
+        async with talking(server, connect_s=0.05) as client:
+            asking = asyncio.ensure_future(whole(client, server.url))
+            await asyncio.sleep(0)
+            time.sleep(1.0)
+            assert await asking == (200, b"ok")
+        assert len(server.requests) == 1
+
+    run(case())
 
 
 @pytest.mark.parametrize(
