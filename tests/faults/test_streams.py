@@ -25,6 +25,8 @@ pytestmark = pytest.mark.process
 STREAMS = rounds(200, 500)
 STEPS = 1200
 """Chunks of each stream: a minute of 20 a second."""
+WORD = "w" * 400
+"""Of a chunk: what waits of a stream in the proxy's memory is written a few times before half of the steps are made."""
 DIRECT = 12
 """Every so many steps the same number of streams without a proxy makes one too."""
 MEMORY_MB = 600
@@ -38,13 +40,14 @@ def pieces() -> tuple[bytes, ...]:
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "policy"}
 
     def event(delta: dict[str, Any], finish: str | None, ids: list[int], **more: Any) -> bytes:
-        content = [{"token": "w", "logprob": -0.5, "bytes": [119], "top_logprobs": []} for _ in ids]
+        token = delta.get("content", "w")
+        content = [{"token": token, "logprob": -0.5, "bytes": None, "top_logprobs": []} for _ in ids]
         choice = {"index": 0, "delta": delta, "logprobs": {"content": content}, "finish_reason": finish}
         members = head | {"choices": [choice | {"token_ids": ids}]} | more
         return b"data: " + json.dumps(members).encode() + b"\n\n"
 
     first = event({"role": "assistant", "content": ""}, None, [], prompt_token_ids=[1, 2, 3])
-    words = (event({"content": "w "}, None, [number]) for number in range(STEPS))
+    words = (event({"content": WORD}, None, [number]) for number in range(STEPS))
     usage = {"prompt_tokens": 3, "completion_tokens": STEPS + 1, "total_tokens": STEPS + 4}
     last = b"data: " + json.dumps(head | {"choices": [], "usage": usage}).encode() + b"\n\n"
     return (first, *words, event({}, "stop", [STEPS]), last, b"data: [DONE]\n\n")
@@ -118,7 +121,7 @@ async def test_hundreds_of_streams_go_on_side_by_side(tmp_path: Path) -> None:
                 taken.append(await streams.step())
                 if step % DIRECT == 0:
                     direct.append(await bare.step())
-                if step == STEPS // 4:
+                if step == STEPS // 2:
                     early = rss_mb(pid)
             late = rss_mb(pid)
             gate.open()
