@@ -69,8 +69,8 @@ audit: setup  ## Known holes of what is pinned (asks the public database)
 bench: setup  ## Storage and a call's path against the limit, nginx and peers (in environments of their own); writes docs/benchmarks.md
 	$(BIN)/python -m bench --write docs/benchmarks.md
 
-soak: setup  ## The plan of faults at its long figures, under an hour
-	FORGE_SOAK=1 $(BIN)/pytest -m "not ($(APART))" --timeout 3600 tests/faults
+soak: setup  ## The plan of faults at its long figures, under an hour on two free cores
+	$(BIN)/python -m tests.faults
 
 learn: setup  ## A small policy learns a tool task in a real harness: three seeds and a control, an hour on two cores
 	$(BIN)/python -m forge.learn
