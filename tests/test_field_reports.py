@@ -17,6 +17,9 @@ REPORTS = {
     "chat": set(range(79, 100)),
     "messages": {100, 101, 102, 103, *range(105, 113)},
     "limits, retries, disconnects": {*range(113, 119), 120, 121, 122, 124},
+    "engines": {*range(125, 139), *range(140, 144), 145, *range(147, 153)},
+    "joins": {*range(153, 164), *range(165, 172)},
+    "weights": set(range(172, 176)),
     "datasets": set(range(177, 185)),
     "secrets": set(range(185, 191)),
 }

@@ -151,6 +151,23 @@ def test_a_template_strips_what_the_harness_kept() -> None:
     assert talk.rows() == 3
 
 
+def test_what_stands_between_two_turns_is_in_the_row() -> None:
+    """Field cases 154, 155: separators and the tool's turn, as the engine read them: guessed by nobody, trained by
+    nobody."""
+    talk = Talk()
+    first = talk.ask([SYSTEM, GO], says(call="{}"))
+    talk.ask([SYSTEM, GO, first, result()], says("done"))
+    (sample,) = derive(Session(session_id="s", run_id="r", reward=1.0, reward_status="graded"), talk.calls).samples
+    before, after = talk.calls
+    shown = [*after.prompt_ids, *after.output_ids]
+    assert [*sample.prompt_ids, *sample.response_ids] == shown
+    between = after.prompt_ids[len(before.prompt_ids) + len(before.output_ids) :]
+    text = talk.engine.tokenizer.decode(between.tolist())
+    assert text.startswith("\n"), "the template ends a turn with more than the token that the model samples"
+    mask = [1] * len(before.output_ids) + [0] * len(between) + [1] * len(after.output_ids)
+    assert sample.response_mask.tolist() == mask
+
+
 def test_pi_writes_arguments_its_own_way() -> None:
     """Field case 99: the template renders what it is given; the ids part, the text does not."""
     talk = Talk()
