@@ -85,13 +85,15 @@ class Placer:
             twins = (twin for twin in self._history.twins(said, exact) if not self._tree.same(twin, exact))
             self.used.update((exact, *twins))
             prefix = self._known[exact].total_len
-        # An exact parent may lie further back than the reply that the prompt continues: ids and text go on beyond it.
-        if exact is None or (match.length > prefix and self._history.goes_on(said, exact)):
+        # An exact parent may lie further back than the reply that the prompt continues: the text goes on beyond it, and
+        # so do the ids, unless they part at the very next one.
+        if exact is None or self._history.goes_on(said, exact):
             found = self._history.continued(said)
             self.used.update(found.calls)
-            nearest = self._nearest(match, found)
-            cause = self._cause(len(call.prompt_ids), exact, nearest, match, said, found)
-            parent = nearest if exact is None else exact
+            if exact is None or match.length > prefix or found.calls:
+                nearest = self._nearest(match, found)
+                cause = self._cause(len(call.prompt_ids), exact, nearest, match, said, found)
+                parent = nearest if exact is None else exact
         known = _Known.of(call, media, exact, cause)
         # A call that sampled nothing is never continued: a retry after a failure repeats its prompt, no more.
         self._tree.insert(ids, match, findable=known.total_len > known.prompt_len)

@@ -157,16 +157,18 @@ class Nodes:
             log.warning("the proxy of node %s did not end well: %s", node.address, error)
         await self._part(node)
 
-    async def look(self, node: Node) -> None:
-        """After a session broke off: is its node there still? A dead proxy is started again, if its node lives."""
-        from ray.exceptions import RayError
+    async def look(self, node: Node, error: Exception) -> None:
+        """After a session broke off: is its node there still? A dead proxy is started again, if its node lives. What
+        Ray says of the session's end may be newer than its list of nodes."""
+        from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
 
+        gone = isinstance(error, (NodeDiedError, TaskUnschedulableError))
         async with node.lock:
-            if not node.alive or (_lives(node) and await node.client.health()):
+            if not node.alive or (not gone and _lives(node) and await node.client.health()):
                 return
             await _silent(node)
             await self._part(node)
-            while node.revivals < REVIVALS and _lives(node):
+            while not gone and node.revivals < REVIVALS and _lives(node):
                 node.revivals += 1
                 with suppress(ForgeError, RayError, TimeoutError):
                     await self._start(node)

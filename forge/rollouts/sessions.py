@@ -59,7 +59,7 @@ class Sessions:
                 ticket = await self._opener(node).open(work.task, work.adapter, index, work.group_id)
                 report, closed = await self._run(node, ticket, work, index)
             except (RayError, ForgeError, TimeoutError) as error:
-                return await self._broken(node, ticket, _why(error))
+                return await self._broken(node, ticket, error)
         return Ended(
             session_id=report.session_id,
             status=report.status,
@@ -118,10 +118,10 @@ class Sessions:
                     await running
             raise
 
-    async def _broken(self, node: Node, ticket: Ticket | None, why: str) -> Ended:
-        session_id = ticket.session_id if ticket is not None else None
+    async def _broken(self, node: Node, ticket: Ticket | None, error: Exception) -> Ended:
+        session_id, why = ticket.session_id if ticket is not None else None, _why(error)
         log.warning("session broke off: node=%s session_id=%s %s", node.address, session_id, why)
-        await self._nodes.look(node)
+        await self._nodes.look(node, error)
         async with self._places:
             self._places.notify_all()
         lost = Ended(session_id=session_id, status=SessionStatus.INTERRUPTED, node=node.id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,25 @@ def test_what_stands_between_two_turns_is_in_the_row() -> None:
     assert text.startswith("\n"), "the template ends a turn with more than the token that the model samples"
     mask = [1] * len(before.output_ids) + [0] * len(between) + [1] * len(after.output_ids)
     assert sample.response_mask.tolist() == mask
+
+
+def test_a_reply_behind_the_place_where_ids_part_at_once_is_used_too() -> None:
+    """A template may write a list of one text otherwise from its first token on: no id follows the exact history then.
+    The text still says whose replies come next, and that a retry of one does not displace it."""
+    talk = Talk()
+    first = talk.ask([SYSTEM, GO], says(call="{}"))
+    history = [SYSTEM, GO, first, result()]
+    second = talk.ask(history, says("done"))
+    talk.ask(history, says("ready"), retry_of="c1")
+    talk.ask([*history, second, GO], says("again"))
+    known = len(talk.calls[0].prompt_ids) + len(talk.calls[0].output_ids)
+    prompt = talk.calls[3].prompt_ids.copy()
+    prompt[known] += 1
+    talk.calls[3] = replace(talk.calls[3], prompt_ids=prompt)
+    assert (talk.tree.nodes[3].parent, talk.tree.nodes[3].placement.prefix_len) == (0, known)
+    assert talk.used() == [True, True, False, False]
+    assert discarded(talk.tree) == {2}
+    assert talk.causes()[3] == "retokenized"
 
 
 def test_pi_writes_arguments_its_own_way() -> None:

@@ -260,9 +260,11 @@ async def test_sigterm_lets_the_calls_of_all_workers_end(tmp_path: Path) -> None
     gate = Gate(is_open=False)
     async with ScriptedEngine() as engine, crewed(tmp_path, engine) as c:
         tickets = await c.one_each()
-        engine.default = lambda request: Turn("one two three", gate=gate)
+        engine.script(Turn("one two three", gate=gate), Turn("one two three", gate=gate))
         running = [asyncio.ensure_future(c.text(ticket, "last")) for ticket in tickets]
-        await c.until(calls_running=2)
+        async with asyncio.timeout(WAIT_S):
+            while len(engine.served) < 2:
+                await asyncio.sleep(0.01)
         c.proxy.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(WAIT_S):
             while {await _status(c, ticket) for ticket in tickets} != {503}:
