@@ -34,7 +34,8 @@ METHOD: Final = """\
 - Storage: seeded trajectories of 50 calls whose prompts grow from 4k to 60k tokens, through the proxy, its journal
   and its decoder. The limit is every new id at the entropy of its distribution and every log probability at 32 bits.
   JSON lines and "naive" (`json.loads` of both bodies, then one zstd Parquet file) hold ids and log probabilities alone.
-  Decoding is timed from the first frame to the last part; the decoder has started, and made its catalog, before. Both
+  Decoding is timed from the first frame to the last part; the decoder has started, and made its catalog, before. What
+  it does for the catalog and its checkpoint, which the naive file has none of, is in a row of its own. Both
   run at real-time priority where the system lets us.
 - Open streams: memory is flat if a straight line through it, once all are at work, rises by less than 2 MB a minute;
   the decoder's lag is bounded if the last third of its parts waits no longer than 1.5 times the first.

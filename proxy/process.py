@@ -1,4 +1,4 @@
-"""A proxy's process: its event loop, and how it uses memory, settled once, when it serves.
+"""A proxy's or a decoder's process: its event loop, and how it uses memory, settled once, when it begins its work.
 
 Owns the allocator's and the collector's settings, and nothing of what is stored. The one non-obvious fact: the C
 library gives every block of more than 128 KiB back to the kernel when it is freed, so each copy of a long body pays for
@@ -37,6 +37,11 @@ def settle() -> None:
         mallopt(_MMAP_THRESHOLD, BLOCK_BYTES)
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(_TOP_PAD, BLOCK_BYTES // 2)
+    collect_seldom()
+
+
+def collect_seldom() -> None:
+    """What is there stays; cycles are looked for in what is new, and seldom."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)

@@ -143,9 +143,10 @@ class Untrainable(StrEnum):
     """The recipe does not train turns that were sampled while the weights changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
-    """One model exchange and one of its choices, with its whole prompt. See ``columns.CALLS`` for every field."""
+    """One model exchange and one of its choices, with its whole prompt. See ``columns.CALLS`` for every field. Nobody
+    changes one; it is not frozen because that takes five times as long to make, and the decoder makes each twice."""
 
     call_id: str
     run_id: str

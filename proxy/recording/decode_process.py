@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from forge.proxy.process import settle
 from forge.proxy.recording.decoder import KEEP_BYTES, Decoder, lease_path
 from forge.proxy.recording.rebuild import require_whole
 from forge.storage.errors import Unavailable
@@ -44,6 +45,7 @@ def run(
     decoder = _open(data, keep_bytes, catalog_url, stop, follow_parent)
     if decoder is None:
         return
+    settle()
     try:
         if rebuild:
             decoder.start_over()
