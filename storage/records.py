@@ -146,7 +146,7 @@ class Untrainable(StrEnum):
 @dataclass(slots=True, kw_only=True)
 class Call:
     """One model exchange and one of its choices, with its whole prompt. See ``columns.CALLS`` for every field. Nobody
-    changes one; it is not frozen because that takes five times as long to make, and the decoder makes each twice."""
+    changes one; it is not frozen because that doubles the time of making one, and the decoder makes each twice."""
 
     call_id: str
     run_id: str

@@ -131,7 +131,7 @@ class Exchange:
             CALL_HEADER: self.recording.call_id,
         }
         self.http_status = 200
-        self.delivery.start(200, headers, None)
+        self.delivery.start(200, headers)
         passage = self._passage()
         if able(self.asking, self.outgoing):
             self._may_go_on(passage)

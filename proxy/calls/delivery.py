@@ -19,7 +19,7 @@ from forge.proxy.recording.recorder import Recording
 
 ClientLeft = Gone
 HASHED_AT_ONCE: Final = 32
-"""Pieces: a hash costs as much for being asked as for a kilobyte."""
+"""Pieces: most are small, and each time that a hash is fed costs too."""
 
 
 class Delivery:
@@ -61,9 +61,9 @@ class Delivery:
         """A piece of the answer went out."""
         return self.first_us is not None
 
-    def start(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
-        """Sends the head."""
-        self._outlet.begin(status, headers, length)
+    def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Sends the head of a stream."""
+        self._outlet.begin(status, headers, None)
         self._wrote = time.monotonic()
 
     async def give(self, pieces: Sequence[Piece]) -> None:

@@ -82,7 +82,8 @@ class Outlet:
             self._write(head)
 
     def write(self, data: bytes) -> bool:
-        """A piece of the body. True: too much is unsent, and ``taken`` must be awaited before the next one."""
+        """A piece of a body whose length was not known. True: too much is unsent, and ``taken`` must be awaited before
+        the next one."""
         transport = self._request.transport
         if transport.is_closing():
             raise Gone
