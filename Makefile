@@ -33,7 +33,7 @@ demo: setup  ## Run the main job: harness, policy, dataset, one training step, n
 	$(BIN)/forge demo
 
 test: setup lint unit  ## Pass all tests but vLLM's and the slow harnesses'
-	$(BIN)/pytest -n 2 --dist loadgroup -m "$(SLOW)"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$(SLOW)"
 
 unit: setup  ## The fast tests alone: no model, no Ray, no real harness, no process of ours
 	$(BIN)/pytest -n auto -m "$(FAST)"

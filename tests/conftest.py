@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -27,11 +28,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests are shared out by groups: a file's stay together, for its server or model; so do those of the one Ray
-    cluster that tests share."""
+    """The longest files first, so that where files are shared out no process ends with one alone."""
+    rank: dict[Path, int] = {}
     for item in items:
-        shares = "ray_cluster" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("ray" if shares else str(item.path)))
+        mine = next((n for n, name in enumerate(("ray", "model")) if item.get_closest_marker(name)), 2)
+        rank[item.path] = min(rank.get(item.path, mine), mine)
+    items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.fixture(autouse=True)

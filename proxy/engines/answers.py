@@ -276,14 +276,14 @@ def _log_probs(entries: list[TokenLogProb]) -> LogProbs:
         return values.astype(np.float32)
 
 
-def _pieces(entries: list[TokenLogProb]) -> str | None:
+def _pieces(entries: list[TokenLogProb]) -> list[str] | None:
     """None where a token's text is missing, or is a fragment of a character or the name of a byte."""
-    texts = [entry.token for entry in entries]
+    texts = cast("list[str]", [entry.token for entry in entries])
     try:
-        text = "".join(cast("list[str]", texts))
+        text = "".join(texts)
     except TypeError:
         return None
-    return None if not texts or "\ufffd" in text or "<0x" in text or _ID_TEXT.match(text) else text
+    return None if not texts or "\ufffd" in text or "<0x" in text or _ID_TEXT.match(text) else texts
 
 
 def _spans(spans: list[Span] | None) -> list[tuple[int, int, int]] | None:

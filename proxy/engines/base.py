@@ -99,8 +99,8 @@ class Tokens:
     sampling_mask: bytes | None = None
     error: str | None = None
     """What the engine said went wrong inside its 200."""
-    pieces: str | None = None
-    """The text of each sampled token, one behind the other; None where not all are known."""
+    pieces: list[str] | None = None
+    """The text of each sampled token; None where not all are known."""
 
 
 @dataclass(frozen=True, slots=True)

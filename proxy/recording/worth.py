@@ -7,7 +7,7 @@ non-obvious fact: what shapes the distribution may never have been sent; a serve
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +28,8 @@ ABORT: Final = "abort"
 """vLLM's finish reason for a generation it gave up."""
 MARKUP: Final = re.compile(r"(?:<[^<>]*>|\[THINK\]|\[/THINK\]|analysis|commentary|final|assistant)*")
 """What a template or a format of channels may write before the first word of a message."""
+SPECIAL: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Za-z_]+\]")
+"""A token that a tokenizer may call special, by the whole of its text."""
 
 
 def untrainable(
@@ -90,18 +92,30 @@ def says_the_same(token: Tokens) -> bool:
     where a parser took calls out of it.
 
     White space is left out of the comparison: parsers strip it, and some tokenizers write none before the first word.
-    A stop string cuts the text, not the tokens, and special tokens have no text in the message.
+    A stop string cuts the text, not the tokens, and special tokens have no text in the message: what only may be one
+    is left out of both.
     """
     if token.pieces is None or not token.message:
         return True
-    if not token.message.get("reasoning") and token.pieces.startswith(token.message.get("content") or ""):
+    said = "".join(token.pieces)
+    if not token.message.get("reasoning") and said.startswith(token.message.get("content") or ""):
         return True
-    said = "".join(token.pieces.split())
-    parts = ["".join((token.message.get(name) or "").split()) for name in ("reasoning", "content")]
+    parts = [token.message.get(name) or "" for name in ("reasoning", "content")]
     if token.message.get("tool_calls"):
         parts = parts[:1]
-    at = 0
-    for part in filter(None, parts):
+    if _in_order(parts, said):
+        return True
+    special = {piece for piece in token.pieces if SPECIAL.fullmatch(piece)}
+    if not special:
+        return False
+    for piece in special:
+        parts = [part.replace(piece, "") for part in parts]
+    return _in_order(parts, "".join(piece for piece in token.pieces if piece not in special))
+
+
+def _in_order(parts: Iterable[str], text: str) -> bool:
+    said, at = "".join(text.split()), 0
+    for part in filter(None, ("".join(part.split()) for part in parts)):
         found = said.find(part, at)
         if found < 0 or (not at and not MARKUP.fullmatch(said, 0, found)):
             return False

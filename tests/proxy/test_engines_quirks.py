@@ -79,6 +79,26 @@ def test_thoughts_and_content_stand_in_the_tokens_in_order() -> None:
         assert row(body).untrainable_reason == reason
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("dsystem\n", None),  # special tokens have no text in a message
+        ("d<|im_start|>system\n", None),  # where the harness asked for them they do
+        ("dsystem\n<b>", None),  # and a token of the same form that is none of them has it always
+        ("d", None),  # a stop string cut it
+        ("system\n", Untrainable.TEXT_MISMATCH),
+        ("dsystem\n<i>", Untrainable.TEXT_MISMATCH),
+    ],
+)
+def test_special_tokens_may_stand_anywhere(content: str, reason: Untrainable | None) -> None:
+    """Field case 132, the other way round: what was sampled amid the text is no reason to lose the row."""
+    said = entries(("d", -2.0), ("<|im_start|>", -3.0), ("system", -0.5), ("\n", -0.1), ("<b>", -1.0), ("</s>", -0.1))
+    head = chunk({"role": "assistant", "content": ""}) | PROMPT
+    ids = [4, 1, 6, 7, 8, 2]
+    body = stream(head, chunk({"content": content}, "stop", token_ids=ids, logprobs=said), usage_chunk(3, 6))
+    assert row(body).untrainable_reason == reason
+
+
 @pytest.mark.parametrize("text", ["\ufffd", "<0xE2>", "token_id:5", None])
 def test_tokens_whose_text_is_not_known_claim_nothing(text: str | None) -> None:
     said = {"content": [{"token": text, "logprob": -0.5}]}

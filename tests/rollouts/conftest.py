@@ -30,6 +30,11 @@ class RayCluster:
         self.cluster.wait_for_nodes()
         return node
 
+    def remove(self, node: Any, *, graceful: bool = True) -> None:
+        """Its processes are gone at once; until Ray knows that, whatever asks for the cluster's CPUs counts them."""
+        self.cluster.remove_node(node, allow_graceful=graceful)
+        self.cluster.wait_for_nodes()
+
     def pids(self, title: str) -> list[int]:
         """Of this cluster's workers that run a task or an actor of this name."""
         found = []

@@ -100,7 +100,7 @@ async def test_sessions_run_on_every_node_and_make_one_dataset(ray_cluster: RayC
             assert [each.samples[0].policy_version_min for each in again.drawn] == [5, 5]
             assert len({each.node for each in again.drawn}) == 2
     finally:
-        ray_cluster.cluster.remove_node(second)
+        ray_cluster.remove(second)
     dataset = Dataset(r.data)
     assert {(s.status, s.reward, s.reward_author, s.selection) for s in dataset.sessions()} == {
         ("completed", 1.0, "command test -e made", "not_selected")
@@ -184,7 +184,7 @@ async def test_a_killed_node_ends_its_sessions_and_no_others(ray_cluster: RayClu
         r.engine.gate.shut()
         drawing = asyncio.ensure_future(r.many(4))
         await r.waiting(4)
-        ray_cluster.cluster.remove_node(second, allow_graceful=False)
+        ray_cluster.remove(second, graceful=False)
         async with asyncio.timeout(WAIT_S):
             while len(r.nodes.alive) > 1:
                 await asyncio.sleep(0.1)

@@ -283,14 +283,15 @@ except ForgeError as error:
 @pytest.mark.ray
 @pytest.mark.process
 def test_a_node_with_another_forge_is_named(ray_cluster: RayCluster, tmp_path: Path) -> None:
-    """The driver's is the odd one: an installed distribution is what its metadata says."""
+    """The driver's is the odd one: an installed distribution is what the first metadata on its path says. Of ``-c``
+    that path begins with the working directory, which must not be a checkout."""
     told = tmp_path / "other" / "rollout_forge-99.dist-info"
     told.mkdir(parents=True)
     (told / "METADATA").write_text("Metadata-Version: 2.4\nName: rollout-forge\nVersion: 99\n")
     env = {**os.environ, "PYTHONPATH": f"{told.parent}{os.pathsep}{os.environ['PYTHONPATH']}"}
     done = subprocess.run(
         [sys.executable, "-c", ON_OTHER_NODES, ray_cluster.cluster.address, str(tmp_path / "data")],
-        capture_output=True, text=True, timeout=TIMEOUT_S, env=env, check=False,
+        capture_output=True, text=True, timeout=TIMEOUT_S, env=env, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == Exit.UNAVAILABLE, done.stdout + done.stderr
     assert f"has forge {importlib.metadata.version('rollout-forge')} on Python" in done.stdout
