@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from itertools import islice
+from sys import getsizeof
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +24,12 @@ SNAPSHOT_LINKS: Final = 64
 HASH_BYTES: Final = 16
 BULK: Final = ("request_raw", "top_logprobs")
 """Of a call: nothing is derived from it."""
+ID_BYTES: Final = 9
+"""Of an id, in its row and in the tree, which keeps room to grow."""
+PIECE_BYTES: Final = 500
+"""Around a message: its digests, in several places."""
+CALL_BYTES: Final = 4096
+"""Around a call."""
 Blake: TypeAlias = "hashlib.blake2b"
 
 
@@ -74,8 +82,8 @@ class Chain:
 
     def __init__(self) -> None:
         self._kept = 0
-        self.rows: list[Delta] = []
-        """What was added, less the columns that nothing is derived from."""
+        self._rows: list[Delta] = []
+        """What was added, less the columns that nothing is derived from, and less messages that their pieces say."""
         self._placer = Placer()
         self._messages = Messages()
         self._links: dict[Key, _Link] = {}
@@ -114,30 +122,41 @@ class Chain:
         said = [*pieces, response] if response is not None else pieces
         link = _Link(depth, delta.chain_len, said, tools_hash, hashed)
         self._links[Key(call.call_id, call.choice)] = link
-        self._keep(delta, len(pieces) - shared)
+        self._keep(delta, pieces)
         return delta
 
     @property
     def size(self) -> int:
         """About how many bytes it holds."""
-        return self._kept + 2 * self._messages.size
+        return self._kept + self._messages.size
 
     def calls(self) -> list[Call]:
         """The calls again, whole, less ``request_raw`` and other bulk."""
         unfolder = Unfolder()
-        return [unfolder.add(row) for row in self.rows]
+        return [unfolder.add(self._told(row)) for row in self._rows]
 
-    def _keep(self, delta: Delta, messages: int) -> None:
-        call = delta.call
-        if any(getattr(call, name) is not None for name in BULK) or len(call.prompt_log_probs):
-            nothing: dict[str, Any] = dict.fromkeys(BULK)
-            call = replace(call, prompt_log_probs=empty_log_probs(), **nothing)
-            delta = replace(delta, call=call)
-        self.rows.append(delta)
+    def _told(self, row: Delta) -> Delta:
+        if row.call.messages:
+            return row
+        link = self._links[Key(row.call.call_id, row.call.choice)]
+        said = link.messages[:-1] if row.call.response else link.messages
+        return replace(row, call=replace(row.call, messages=joined(said, row.messages_prefix_len)))
+
+    def _keep(self, delta: Delta, pieces: list[Piece]) -> None:
+        call, shared = delta.call, delta.messages_prefix_len
         ids = len(delta.prompt_suffix_ids) + 2 * len(call.output_ids)
-        texts = (call.messages, call.tools, call.response, call.sampling_sent, call.error)
-        self._kept += 12 * ids + 128 * messages + sum(3 * len(text) for text in texts if text) + 4096
+        new = sum(getsizeof(piece.text) + PIECE_BYTES for piece in islice(pieces, shared, None))
+        texts = (call.tools, call.response, call.sampling_sent, call.error)
+        self._kept += ID_BYTES * ids + new + sum(getsizeof(text) for text in texts) + CALL_BYTES
         self._kept += len(call.routed_experts or b"") + len(call.sampling_mask or b"")
+        less: dict[str, Any] = {name: None for name in BULK if getattr(call, name) is not None}
+        if len(call.prompt_log_probs):
+            less["prompt_log_probs"] = empty_log_probs()
+        if pieces and (shared or joined(pieces) == call.messages):
+            less["messages"] = ""
+        else:
+            self._kept += getsizeof(call.messages)
+        self._rows.append(replace(delta, call=replace(call, **less)) if less else delta)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from forge.storage.records import CallKind, JoinCause
 
 THINK: Final = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 REASONING_FIELDS: Final = ("reasoning", "reasoning_content", "thinking")
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+"""What reading a message can raise."""
 SUMMARY_MIN_CHARS: Final = 16
 """A compaction's text shorter than this proves nothing when it is found in a later prompt."""
 THINKING_HEAD: Final = 4
@@ -41,7 +43,15 @@ class Key(NamedTuple):
     told: bool
     """A user's text, or what a harness says in that role."""
     thinks: bool
-    text: str
+    piece: Piece
+
+    @property
+    def text(self) -> str:
+        """What it says. It is as long as the message and few ask, so it is read again each time."""
+        try:
+            return _spoken(_decoded(self.piece))[0]
+        except UNREADABLE:
+            return ""
 
 
 @dataclass(slots=True)
@@ -174,12 +184,10 @@ class History:
         return JoinCause.COMPACTED if all(_has_gap(each, said) for each in speakers) else JoinCause.EDITED
 
     def _has_new_summary(self, said: Said, before: Said | None) -> bool:
-        for call in self._summaries:
-            reply = self._said[call].reply
-            assert reply is not None
-            if _contains(said, reply.text) and not (before is not None and _contains(before, reply.text)):
-                return True
-        return False
+        replies = [reply for call in self._summaries if (reply := self._said[call].reply) is not None]
+        texts = [key.text for key in said.keys] if replies else []
+        known = [key.text for key in before.keys] if replies and before is not None else []
+        return any(_stands_in(reply.text, texts) and not _stands_in(reply.text, known) for reply in replies)
 
     def _key(self, piece: Piece) -> Key:
         key = self._keys.get(piece.digest)
@@ -191,25 +199,35 @@ class History:
 def _key_of(piece: Piece) -> Key:
     """Total: what a harness sent may be any JSON, and the row of a refused call is placed too."""
     try:
-        return _normalise(msgspec.json.decode(piece.text))
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-        return Key(piece.digest, piece.digest, assistant=False, told=False, thinks=False, text="")
+        return _normalise(piece)
+    except UNREADABLE:
+        return Key(piece.digest, piece.digest, assistant=False, told=False, thinks=False, piece=piece)
 
 
-def _normalise(message: Any) -> Key:
-    if not isinstance(message, dict):
-        message = {"content": message}
+def _normalise(piece: Piece) -> Key:
+    message = _decoded(piece)
     role = message.get("role")
-    text = _text(message.get("content"))
-    thoughts: list[str] = []
-    if role == "assistant":
-        thoughts = [_text(message[name]) for name in REASONING_FIELDS if message.get(name)]
-        thoughts += [t.strip() for t in THINK.findall(text) if t.strip()]
-        text = THINK.sub("", text).strip()
+    text, thoughts = _spoken(message)
     calls = message.get("tool_calls")
     spoken = _hash([role, text, [_tool_call(c) for c in calls] if isinstance(calls, list) else calls or []])
     whole = _step(spoken, _hash(thoughts)) if thoughts else spoken
-    return Key(whole, spoken, role == "assistant", told=role == "user", thinks=bool(thoughts), text=text)
+    return Key(whole, spoken, role == "assistant", told=role == "user", thinks=bool(thoughts), piece=piece)
+
+
+def _decoded(piece: Piece) -> dict[str, Any]:
+    """Raises one of ``UNREADABLE``."""
+    message = msgspec.json.decode(piece.text)
+    return message if isinstance(message, dict) else {"content": message}
+
+
+def _spoken(message: dict[str, Any]) -> tuple[str, list[str]]:
+    """Its text without thinking, and its thoughts."""
+    text = _text(message.get("content"))
+    if message.get("role") != "assistant":
+        return text, []
+    thoughts = [_text(message[name]) for name in REASONING_FIELDS if message.get(name)]
+    thoughts += [t.strip() for t in THINK.findall(text) if t.strip()]
+    return THINK.sub("", text).strip(), thoughts
 
 
 def _text(content: Any) -> str:
@@ -259,8 +277,8 @@ def _last(hashes: list[bytes]) -> bytes:
     return hashes[-1] if hashes else b""
 
 
-def _contains(said: Said, text: str) -> bool:
-    return any(text in key.text for key in said.keys)
+def _stands_in(summary: str, texts: list[str]) -> bool:
+    return any(summary in text for text in texts)
 
 
 def _has_gap(before: Said, said: Said) -> bool:

@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from sys import getsizeof
 from typing import Final, NamedTuple
 
 import msgspec
@@ -63,8 +64,8 @@ class Messages:
 
     @property
     def size(self) -> int:
-        """Characters of the texts that are held."""
-        return sum(len(prompt.text) for prompt in self._recent)
+        """Bytes of the texts that are held."""
+        return sum(getsizeof(prompt.text) for prompt in self._recent)
 
     def read(self, text: str) -> list[Piece]:
         """The messages of a JSON array; [] where it is none that we can take apart (half a surrogate pair, no array

@@ -103,7 +103,7 @@ class PromptIds:
 
     @property
     def size(self) -> int:
-        return sum(len(known.text) + 2 * known.ids.nbytes for known in self._recent)
+        return sum(len(known.text) + known.ids.nbytes for known in self._recent)
 
     def read(self, text: bytes) -> memoryview:
         """The ids of an array's text, as int32. Raises ``msgspec.DecodeError``, or ``OverflowError`` on an id beyond 32

@@ -50,8 +50,6 @@ class _Known(NamedTuple):
     first: int
     last: int
     """Where the last message ends."""
-    text: str
-    """From the array's bracket to there."""
     plain: bool
     """It shows no media."""
 
@@ -65,7 +63,7 @@ class Requests:
 
     @property
     def size(self) -> int:
-        return sum(len(known.begun) + len(known.text) for known in self._recent)
+        return sum(len(known.begun) for known in self._recent)
 
     def read(self, body: bytes) -> Asked:
         """Total: of a body that is no JSON object nothing is known."""
@@ -80,11 +78,8 @@ class Requests:
             last = found.end - 1
             while body[last - 1] in _BLANK:
                 last -= 1
-            text = found.asked.messages[:-1].rstrip(_BLANK.decode())
-            self._recent = [
-                *self._recent[1 - RECENT :],
-                _Known(body, found.first, last, text, plain=found.asked.media is None),
-            ]
+            known = _Known(body, found.first, last, plain=found.asked.media is None)
+            self._recent = [*self._recent[1 - RECENT :], known]
         return found.asked
 
 
@@ -113,8 +108,9 @@ def _after(body: bytes, known: _Known) -> _Read | None:
     value = members.pop(_MESSAGES, None)
     if value is None or splice.place_of(value, short) != known.first - 1:
         return None
-    rest = memoryview(value)[1 + len(_STAND_IN) :]
-    messages = known.text + str(rest, "utf-8", "replace")
-    plain = known.plain and not shows_media(messages, len(known.text))
+    end = known.last + memoryview(value).nbytes - 1 - len(_STAND_IN)
+    messages = str(view[known.first - 1 : end], "utf-8", "replace")
+    seen = known.last - known.first if messages.isascii() else 0  # of others a byte is no character
+    plain = known.plain and not shows_media(messages, seen)
     asked = Asked(members, messages, None if plain else media_of(messages))
-    return _Read(asked, known.first, known.last + rest.nbytes)
+    return _Read(asked, known.first, end)

@@ -19,7 +19,8 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from forge.proxy.recording.assembly import Assembly
-from forge.proxy.recording.projection import CHAIN_BYTES, Projector, Written
+from forge.proxy.recording.memory import CHAIN_BYTES
+from forge.proxy.recording.projection import Projector, Written
 from forge.proxy.recording.rebuild import plan, remove_leftovers
 from forge.storage import checkpoint as checkpoints
 from forge.storage import crash

@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R", Call, Session, Sample)
 
-CHAIN_BYTES: Final = 1 << 30
-"""Memory for the chains of sessions, some 2.5 MB for one of 100k tokens; what falls out is read back from the parts,
-which takes far longer than a call."""
 LIVE_SESSIONS_MAX: Final = 50_000
 """Unfinished sessions whose parts are known by name; beyond it the oldest are looked for in all parts of their run."""
 

@@ -42,7 +42,17 @@ def fold_and_unfold(calls: list[Call]) -> list[Delta]:
         assert back.prompt_ids.dtype == np.int32
         assert (back.messages, back.tools, back.response) == (given_.messages, given_.tools, given_.response)
         assert back.call_id == given_.call_id
+    remembered(chain, rows)
     return rows
+
+
+def remembered(chain: Chain, rows: list[Delta]) -> None:
+    """What a chain gives from memory is what its rows say."""
+    unfolder = Unfolder()
+    for row, held in zip(rows, chain.calls(), strict=True):
+        back = unfolder.add(row)
+        assert np.array_equal(held.prompt_ids, back.prompt_ids)
+        assert (held.messages, held.tools, held.response) == (back.messages, back.tools, back.response)
 
 
 @st.composite
@@ -72,6 +82,18 @@ def test_every_call_comes_back_exactly(calls: list[Call]) -> None:
     for row in fold_and_unfold(calls):
         assert row.prompt_prefix_len + len(row.prompt_suffix_ids) == row.prompt_len
         assert row.chain_len >= 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(sessions(), st.sampled_from([", ", " ,\n"]))
+def test_a_chain_remembers_messages_as_its_rows_say_them(calls: list[Call], separator: str) -> None:
+    chain = Chain()
+    spaced = [
+        replace(call, messages=f"[{separator.join(msgspec.json.encode(m).decode() for m in messages)}]")
+        for call in calls
+        for messages in [msgspec.json.decode(call.messages)]
+    ]
+    remembered(chain, [chain.add(call) for call in spaced])
 
 
 def test_a_long_chain_holds_only_what_is_new_and_is_written_whole_now_and_then() -> None:
