@@ -34,8 +34,10 @@ from forge.storage.journal_segment import (
     SegmentHead,
     frame_header,
     journal_dir,
+    packed,
     segment_path,
     segments,
+    unpacked,
     writers,
 )
 from forge.storage.journal_spares import take
@@ -49,8 +51,10 @@ __all__ = [
     "JournalWriter",
     "Position",
     "journal_dir",
+    "packed",
     "segment_path",
     "segments",
+    "unpacked",
     "writers",
 ]
 
@@ -72,8 +76,8 @@ class JournalWriter:
     interrupted: list[str]
     """Calls found dead at the start; their ``close`` frames are written."""
     bytes_since_cut: int
-    last: list[Position]
-    """Where the frames begin that were appended last."""
+    last: list[int]
+    """Where the frames begin that were appended last, packed."""
 
     def __init__(
         self,
@@ -185,7 +189,7 @@ class JournalWriter:
             self._rotate()
         buffers: list[Blob] = []
         ends: list[int] = []
-        starts: list[Position] = []
+        starts: list[int] = []
         size, segment = self._size, self._segment
         for frame, blobs in items:
             pieces = [encode(frame), *blobs]
@@ -194,7 +198,7 @@ class JournalWriter:
                 raise ValueError(f"a frame of {length} bytes is longer than {FRAME_BYTES_MAX}")
             buffers.append(frame_header(pieces, length, segment))
             buffers += pieces
-            starts.append(_position((segment, size)))
+            starts.append(packed(segment, size))
             size += HEADER_BYTES + length
             ends.append(size)
         self.last = starts

@@ -46,6 +46,17 @@ class Position(NamedTuple):
 
 START: Final = Position(0, 0)
 """Before the first segment that is there."""
+OFFSET_BITS: Final = 40
+"""Of a packed position; the segment's number stands above them."""
+
+
+def packed(segment: int, offset: int) -> int:
+    """A position in 64 bits, of the same order: a session of many frames remembers where each stands."""
+    return segment << OFFSET_BITS | offset
+
+
+def unpacked(position: int) -> Position:
+    return Position(position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1))
 
 
 class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):

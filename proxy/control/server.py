@@ -21,6 +21,7 @@ from forge.proxy.sessions.spec import Outcome, Reward, Select, SessionSpec
 from forge.proxy.splice import UNREADABLE
 from forge.proxy.tasks import Tasks
 from forge.storage.errors import BadInput, Unavailable
+from forge.storage.journal import unpacked
 from forge.storage.names import check_name
 from forge.storage.records import Call
 from forge.storage.samples import samples_of
@@ -111,7 +112,7 @@ class ControlPlane:
             deps.recorder.journal.writer,
             live.record.run_id,
             live.id,
-            None if places is None else list(places),
+            None if places is None else [unpacked(place) for place in places],
             all_known=not live.restored,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,8 +44,8 @@ class Recorder:
     journal: JournalWriter
     cut_bytes: int
     data_frame_bytes: int
-    positions: dict[str, list[Position]] = field(default_factory=dict)
-    """Session id to the places of its calls' frames, for reading a session back before it is decoded."""
+    positions: dict[str, array[int]] = field(default_factory=dict)
+    """Session id to the packed places of its calls' frames, for reading a session back before it is decoded."""
     failures: int = 0
     failing: bool = False
     """The last frame could not be written."""
@@ -91,7 +92,7 @@ class Recorder:
             raise
         self.failing = False
         if (places := self.positions.get(session_id)) is not None:
-            places += self.journal.last
+            places.extend(self.journal.last)
         if type(frame) is Close:
             self._closed_one()
         return end
@@ -106,10 +107,10 @@ class Recorder:
         except JournalFull as error:
             self.failures += 1
             if error.written and places is not None:
-                places += self.journal.last[: error.written]
+                places.extend(self.journal.last[: error.written])
             raise
         if places is not None:
-            places += self.journal.last
+            places.extend(self.journal.last)
         self._closed_one()
         return end
 
@@ -120,7 +121,7 @@ class Recorder:
 
     def track(self, session_id: str) -> None:
         """Remember from now on where the session's frames stand."""
-        self.positions.setdefault(session_id, [])
+        self.positions.setdefault(session_id, array("Q"))
 
     def retire(self, session_id: str) -> None:
         """The session is closed. Its places are kept for a while: whoever closed it may ask again."""

@@ -7,6 +7,7 @@ decoded yet, not what is kept.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from forge.storage.dataset import Dataset
 from forge.storage.errors import BadInput, Unavailable
 from forge.storage.frames import Close, Cut, Data, Open, SessionFrame
 from forge.storage.frames import Policy as PolicyFrame
-from forge.storage.journal import Entry, JournalReader, Position, journal_dir
+from forge.storage.journal import Entry, JournalReader, Position, journal_dir, packed
 from forge.storage.parts import parts_in, read_part, table_dir
 from forge.storage.records import Session, SessionStatus
 
@@ -42,8 +43,8 @@ class Memory:
     sessions: list[Session] = field(default_factory=list)
     used: dict[str, Used] = field(default_factory=lambda: defaultdict(Used))
     """By session: of open ones, and of all that called after the decoder's mark."""
-    positions: dict[str, list[Position]] = field(default_factory=dict)
-    """Places of each session's call frames."""
+    positions: dict[str, array[int]] = field(default_factory=dict)
+    """Packed places of each session's call frames."""
     policies: dict[str, Policy] = field(default_factory=dict)
     """By replica."""
     complete: bool = True
@@ -128,10 +129,10 @@ class _Replay:
             case Open():
                 self._call(frame.session_id, frame.call_id)
                 self._owners[frame.call_id] = frame.session_id
-                memory.positions.setdefault(frame.session_id, []).append(entry.position)
+                memory.positions.setdefault(frame.session_id, array("Q")).append(packed(*entry.position))
             case Data() | Close():
                 if frame.call_id in self._owners:
-                    memory.positions[self._owners[frame.call_id]].append(entry.position)
+                    memory.positions[self._owners[frame.call_id]].append(packed(*entry.position))
             case SessionFrame():
                 self._session(msgspec.json.decode(frame.state, type=Session))
             case PolicyFrame():

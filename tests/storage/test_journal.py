@@ -6,9 +6,12 @@ import asyncio
 import os
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forge.storage.errors import Unavailable
 from forge.storage.frames import AnyFrame, Boot, Close, Cut, Data, Open
@@ -19,8 +22,10 @@ from forge.storage.journal import (
     JournalWriter,
     Position,
     journal_dir,
+    packed,
     segment_path,
     segments,
+    unpacked,
 )
 from forge.storage.journal_flush import Flusher
 
@@ -244,3 +249,10 @@ async def test_what_the_disk_refused_is_never_waited_for_nor_called_flushed(tmp_
         flusher.close()
         for fd in (read_end, write_end, good):
             os.close(fd)
+
+
+@given(st.lists(st.tuples(st.integers(0, (1 << 24) - 1), st.integers(0, (1 << 40) - 1)), min_size=2, max_size=2))
+def test_a_packed_position_is_the_same_position(places: list[tuple[int, int]]) -> None:
+    held = array("Q", [packed(*place) for place in places])
+    assert [unpacked(place) for place in held] == places
+    assert (held[0] < held[1]) == (places[0] < places[1])
