@@ -19,6 +19,9 @@ import msgspec
 
 RECENT: Final = 12
 """Prompts whose messages a new one is compared with: a session's agents take turns."""
+REPLACED: Final = 4
+"""Messages at the end that a prompt may put others in place of, and still be the same one that goes on: harnesses move
+notes of their own there."""
 _SEPARATOR: Final = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _START: Final = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*")
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -106,7 +109,8 @@ class Messages:
     def _remember(self, text: str, pieces: list[Piece]) -> None:
         """In the place of the prompt that it goes on from, if there is one."""
         for index, known in enumerate(self._recent):
-            if len(known.pieces) <= len(pieces) and known.pieces[-1] is pieces[len(known.pieces) - 1]:
+            same = common(known.pieces, pieces)
+            if len(known.pieces) - same <= min(REPLACED, same):
                 del self._recent[index]
                 break
         self._recent.append(_Prompt(text.rstrip()[:-1].rstrip(), pieces))

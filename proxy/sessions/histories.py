@@ -1,8 +1,9 @@
 """The histories that sessions have sent, so that the next request of each is read where it is new.
 
-Owns which history a request goes on with, and how much is kept: the texts of the turns of the sessions that called
-last, within a limit. A session may have several (its agents take turns); one that is forgotten is only read anew. Works
-on the bodies of every wire format.
+Owns which history a request goes on with (all but its last few turns are the request's too; else it is kept beside the
+one it forks from), and how much is kept: the texts of the turns of the sessions that called last, within a limit. A
+session may have several (its agents take turns); one that is forgotten is only read anew. Works on the bodies of every
+wire format.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ from collections import OrderedDict
 from typing import Final
 
 from forge.proxy.sessions.turns import Asked, Known, again, read
+from forge.storage.messages import REPLACED
 
 KEPT_BYTES: Final = 64 << 20
 """Of all sessions together."""
 OF_ONE: Final = 4
 """Histories of one session; more are forgotten, the one used longest ago first."""
-REPLACED: Final = 4
-"""Turns at the end that a request may put others in place of, and still be the same history: harnesses move notes of
-their own there. Where more are others, it is kept beside the one it forks from."""
 
 
 class Histories:

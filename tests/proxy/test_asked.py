@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forge.proxy.recording import asked
 from forge.proxy.recording.asked import Asked, Requests
 from forge.storage.media_list import media_of
+from forge.storage.messages import REPLACED
 
 LONG = {"role": "system", "content": "be good \u00e9 " + "x" * 5000}
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}
 
 
-def told(asked: Asked) -> tuple[dict[str, bytes], str, str | None]:
-    return {name: bytes(value) for name, value in asked.members.items()}, asked.messages, asked.media
+def told(said: Asked) -> tuple[dict[str, bytes], str, str | None]:
+    return {name: bytes(value) for name, value in said.members.items()}, said.messages, said.media
 
 
 def whole(body: bytes) -> tuple[dict[str, bytes], str, str | None]:
@@ -40,6 +42,7 @@ MEMBERS = st.fixed_dictionaries(
     st.lists(
         st.tuples(
             st.integers(0, 2),
+            st.integers(0, 6),
             st.lists(MESSAGE, max_size=3),
             MEMBERS,
             MEMBERS,
@@ -51,12 +54,30 @@ MEMBERS = st.fixed_dictionaries(
 )
 def test_bodies_of_a_session_are_read_as_if_each_came_first(turns: list[Any]) -> None:
     requests, histories = Requests(), [[LONG, n] for n in range(3)]
-    for agent, new, before, after, separators, twice in turns:
-        histories[agent] = [*histories[agent], *new]
+    for agent, dropped, new, before, after, separators, twice in turns:
+        histories[agent] = [*histories[agent][: max(1, len(histories[agent]) - dropped)], *new]
         said = json.dumps(before | {"messages": histories[agent]} | after, separators=separators, ensure_ascii=False)
         if twice:
             said = said[:-1] + ',"messages":[1]}'
         assert told(requests.read(said.encode())) == whole(said.encode())
+
+
+@pytest.mark.parametrize("dropped", range(REPLACED + 1))
+def test_what_is_put_in_place_of_the_last_messages_is_all_that_is_parsed(
+    dropped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Harnesses move notes of their own there."""
+    history = [LONG, *({"role": "user", "content": f"turn {n}"} for n in range(REPLACED))]
+    requests = Requests()
+    requests.read(json.dumps({"messages": history}).encode())
+    held = requests.size
+    others = [{"role": "user", "content": f"other {n}"} for n in range(3)]
+    body = json.dumps({"messages": [*history[: len(history) - dropped], *others], "model": "m"}).encode()
+    expected = whole(body)
+    monkeypatch.setattr(asked, "_whole", lambda _: pytest.fail("parsed from its beginning"))
+    for _ in range(10):
+        assert told(requests.read(body)) == expected
+    assert requests.size < 2 * held, "it takes the place of the one that it goes on with"
 
 
 @pytest.mark.parametrize(

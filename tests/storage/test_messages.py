@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge.storage.messages import Messages, joined
+from forge.storage.messages import REPLACED, Messages, joined
 
 MESSAGE = st.one_of(
     st.integers(0, 200),
@@ -49,3 +49,15 @@ def test_what_is_no_array_is_none_also_after_one() -> None:
     for text in ("[1,2", "[1,2,]", "[1,2]x", "1,2]", "{}", "", "[1 2]", "[12", "[1,2,,3]", "[1,2}"):
         assert memory.read(text) == [], text
     assert [piece.text for piece in memory.read("[1,2,3]")] == ["1", "2", "3"]
+
+
+def test_a_prompt_takes_the_place_of_the_one_that_it_goes_on_with_but_for_its_last_messages() -> None:
+    memory = Messages()
+    history = ["x" * 1000] * 20
+    memory.read(json.dumps(history))
+    held = memory.size
+    for number in range(10):
+        memory.read(json.dumps([*history[: 20 - number % REPLACED], number]))
+    assert memory.size < 2 * held
+    memory.read(json.dumps(["y" * 1000] * 20))
+    assert memory.size > 2 * held - 4 * REPLACED * 1000, "another agent's is kept beside it"
