@@ -30,6 +30,8 @@ PIECE_BYTES: Final = 500
 """Around a message: its digests, in several places."""
 CALL_BYTES: Final = 4096
 """Around a call."""
+LONG: Final = 4096
+"""Messages of so many characters are not kept beside their pieces."""
 Blake: TypeAlias = "hashlib.blake2b"
 
 
@@ -152,7 +154,7 @@ class Chain:
         less: dict[str, Any] = {name: None for name in BULK if getattr(call, name) is not None}
         if len(call.prompt_log_probs):
             less["prompt_log_probs"] = empty_log_probs()
-        if pieces and (shared or joined(pieces) == call.messages):
+        if len(call.messages) >= LONG and pieces and (shared or joined(pieces) == call.messages):
             less["messages"] = ""
         else:
             self._kept += getsizeof(call.messages)
