@@ -17,7 +17,7 @@ class Sizes:
     warm_step_sessions: int = 8
     warm_lr: float = 2e-4
     """Gently: what the text said of right calls is to be covered up, not forgotten."""
-    batches: int = 8
+    batches: int = 12
     """Of rollouts, each published before the next is drawn."""
     updates: int = 4
     """Optimisation steps on a batch."""
@@ -27,7 +27,7 @@ class Sizes:
     """Sessions of a task."""
     lr: float = 3e-4
     """At 1e-3 the policy forgets how to copy a name while it learns which tool to call."""
-    held_out: int = 36
+    held_out: int = 48
     """Sessions of an evaluation, each on another held-out instance."""
     every: int = 4
     """Batches between two evaluations."""
