@@ -72,7 +72,7 @@ bench: setup  ## Storage and a call's path against the limit, nginx and peers (i
 soak: setup  ## The plan of faults at its long figures, under an hour on two free cores
 	$(BIN)/python -m tests.faults
 
-learn: setup  ## A small policy learns a tool task in a real harness: three seeds and a control, an hour on two cores
+learn: setup  ## A small policy learns a tool task in a real harness: three seeds and a control, half an hour on two cores
 	$(BIN)/python -m forge.learn
 
 docs: setup  ## Write docs/dataset.md from the declared columns
