@@ -3,7 +3,8 @@
 Sans I/O: text goes in by pieces of any size, content and calls come out, and how the text was cut makes no difference
 (a property test holds that). A call comes out whole, when its end tag has come. The arguments stay the text the model
 wrote, so that rendering them again gives the same text. Not obvious: what stands between the tags but is no call is
-given out as content without its tags, so nothing the model said is lost and no markup leaks.
+given out as content with its tags: a text without them would not be what the sampled tokens say, and their row no row to
+learn from.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class ToolParser:
             text, tag, rest = self._pending.partition(END if self._inside else BEGIN)
             if not tag:
                 return out
-            self._close(text, out) if self._inside else self._say(text, out)
+            self._close(text, END, out) if self._inside else self._say(text, out)
             self._inside, self._pending = not self._inside, rest
         sure = len(self._pending) - _held(self._pending, BEGIN)
         if not (self._after_call and self._pending[:sure].isspace()):
@@ -55,7 +56,8 @@ class ToolParser:
         """What was held back; a call that was cut short is content."""
         out = Parsed()
         if self._inside:
-            self._close(self._pending[: len(self._pending) - _held(self._pending, END)], out)
+            body = self._pending[: len(self._pending) - _held(self._pending, END)]
+            self._close(body, self._pending[len(body) :], out)
         else:
             self._say(self._pending, out)
         self._pending, self._inside = "", False
@@ -66,13 +68,14 @@ class ToolParser:
             out.content += text
             self._after_call = False
 
-    def _close(self, body: str, out: Parsed) -> None:
+    def _close(self, body: str, end: str, out: Parsed) -> None:
+        """``end``: as much of the tag as came."""
         call = _call(body)
         if call is not None:
             out.calls.append(call)
             self._after_call = True
         else:
-            self._say(body, out)
+            self._say(f"{BEGIN}{body}{end}", out)
 
 
 def _held(text: str, tag: str) -> int:

@@ -1,4 +1,4 @@
-"""Tool calls are read the same however the text is cut, and no tag leaks into content."""
+"""Tool calls are read the same however the text is cut, and what is no call is content as it was sampled."""
 
 from __future__ import annotations
 
@@ -49,10 +49,18 @@ def test_any_cut_reads_the_same(text: str, at: list[int]) -> None:
     assert read(cut(text, at)) == read([text])
 
 
+@given(TEXTS, st.lists(st.integers(0, 200), max_size=8))
+def test_a_text_without_calls_is_content_to_the_letter(text: str, at: list[int]) -> None:
+    """Else it would not be what its tokens say."""
+    found = read(cut(text, at))
+    assert found.calls or found.content == text
+
+
 @given(TEXTS)
-def test_no_whole_tag_leaks_from_well_nested_text(text: str) -> None:
-    wrapped = f"before<tool_call>{text.replace('<', '')}</tool_call>after"
-    assert "tool_call>" not in read([wrapped]).content.replace(text.replace("<", ""), "")
+def test_no_tag_of_a_call_is_content(text: str) -> None:
+    plain = text.replace("<", "")
+    found = read([f'{plain}<tool_call>{{"name": "f"}}</tool_call>{plain}'])
+    assert (found.content.replace(plain, "").strip(), found.calls) == ("", [ToolCall("f", "{}")])
 
 
 @given(st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none(), st.lists(st.integers()))))
@@ -68,8 +76,9 @@ def test_calls_and_what_stands_around_them() -> None:
     assert read([text]) == Parsed("so:\n", [ToolCall("a", "{}"), ToolCall("b", '{"x":[1]}')])
 
 
-def test_a_call_cut_short_is_content_without_its_tag() -> None:
-    assert read(['<tool_call>\n{"name": "f", "argu']) == Parsed('\n{"name": "f", "argu', [])
+def test_a_call_cut_short_is_content() -> None:
+    for text in ('<tool_call>\n{"name": "f", "argu', "<tool_call>x</tool_ca"):
+        assert read([text]) == Parsed(text, [])
 
 
 def test_a_whole_call_without_its_end_tag_is_a_call() -> None:
@@ -78,4 +87,5 @@ def test_a_whole_call_without_its_end_tag_is_a_call() -> None:
 
 def test_what_is_no_call_is_content() -> None:
     for body in ('{"name": 1}', '{"arguments": {}}', '{"name": "f", "arguments": [1]}', "[]", "x"):
-        assert read([f"<tool_call>{body}</tool_call>"]) == Parsed(body, [])
+        text = f"<tool_call>{body}</tool_call>"
+        assert read([text]) == Parsed(text, [])
