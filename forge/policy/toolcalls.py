@@ -3,8 +3,8 @@
 Sans I/O: text goes in by pieces of any size, content and calls come out, and how the text was cut makes no difference
 (a property test holds that). A call comes out whole, when its end tag has come. The arguments stay the text the model
 wrote, so that rendering them again gives the same text. Not obvious: what stands between the tags but is no call is
-given out as content with its tags: a text without them would not be what the sampled tokens say, and nothing could learn
-from their row.
+given out as content with its tags: a text without them would not be what the sampled tokens say, and nothing could
+learn from their row.
 """
 
 from __future__ import annotations
