@@ -1,4 +1,4 @@
-"""One Ray cluster for all tests that need one: starting it takes seconds on an idle machine, a minute on a busy one."""
+"""One Ray cluster for all tests of a process: starting it takes seconds on an idle machine, a minute on a busy one."""
 
 from __future__ import annotations
 
