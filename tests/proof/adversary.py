@@ -207,7 +207,9 @@ class Adversary:
             thread.clean = False  # a gap may be an edit or a small compaction: nobody can tell
 
     def nonce(self, thread: Thread) -> None:
-        thread.messages[0] = {"role": "system", "content": f"You are an agent. Session nonce: {self.rng.random()}."}
+        headed = thread.messages[0]["role"] == "system"
+        said = {"role": "system", "content": f"You are an agent. Session nonce: {self.rng.random()}."}
+        thread.messages[: int(headed)] = [said]
         self._edited(thread)
 
     def move_state(self, thread: Thread) -> None:
@@ -238,7 +240,8 @@ class Adversary:
 
     def restart(self, thread: Thread) -> None:
         """The first turn is sent again."""
-        del thread.messages[2:]
+        asked = next((i for i, m in enumerate(thread.messages) if m["role"] == "assistant"), len(thread.messages))
+        del thread.messages[asked:]
         self._edited(thread)
         thread.clean = False
 

@@ -37,8 +37,9 @@ def test_no_session_gives_a_wrong_token(templates: list[Template], capsys: pytes
         try:
             played.play(played.rng.randint(1, STEPS[seed % 50 == 0]))
             seen += check(played)
-        except AssertionError as wrong:
-            pytest.fail(f"session of seed {seed} on {template.style.name}: {wrong}")
+        except Exception as wrong:
+            wrong.add_note(f"session of seed {seed} on {template.style.name}")
+            raise
     counts = dict(sorted((str(name), count) for name, count in seen.items()))
     with capsys.disabled():
         print(f"\nproof: {SESSIONS} sessions from seed {SEED}: {counts}")
