@@ -19,7 +19,7 @@ from typing import Literal, Self, TypeAlias
 from forge import __version__
 from forge.storage import crash
 from forge.storage.errors import Unavailable
-from forge.storage.files import fsync_dir, lock_file
+from forge.storage.files import lock_file
 from forge.storage.frames import AnyFrame, Boot, Close, Cut, Open, encode
 from forge.storage.journal_flush import Flusher, JournalFull
 from forge.storage.journal_reader import Damage, Entry, JournalReader
@@ -107,7 +107,7 @@ class JournalWriter:
         self._ragged = False
         self._why = ""
         self._opens: dict[str, None] = {}
-        self._flusher = Flusher(f"journal-flush-w{writer:02d}")
+        self._flusher = Flusher(f"journal-flush-w{writer:02d}", directory)
 
     @classmethod
     def open(
@@ -284,12 +284,11 @@ class JournalWriter:
         record = frame_header([head], len(head), segment) + head
         try:
             fd = take(self.directory, segment, lambda fd: _write_whole(fd, record))
-            fsync_dir(self.directory)
         except OSError as error:
             raise JournalFull(f"journal segment {path} cannot be made: {error.strerror or error}") from error
         if self._fd >= 0:
             self._trim()
-            self._flusher.retire(self._fd)
+        self._flusher.begin(self._fd)
         self._fd, self._segment, self._size = fd, segment, len(record)
         self._end = Position(segment, len(record))
         crash.point("segment-begun")

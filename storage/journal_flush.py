@@ -2,7 +2,7 @@
 
 One thread calls ``fdatasync`` 20 ms after the first unflushed append, or at once when somebody waits; all that was
 appended meanwhile is one group. A file handed over at rotation is flushed, then closed, here: nobody else may close
-a file that a flush is using.
+a file that a flush is using; and the new one's name is flushed before what is in it, so no append waits for a disk.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import logging
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Final
 
 from forge.storage import crash
 from forge.storage.errors import Unavailable
+from forge.storage.files import fsync_dir
 from forge.storage.journal_segment import START, Position
 
 log = logging.getLogger(__name__)
@@ -33,9 +35,12 @@ class JournalFull(Unavailable):
 
 
 class Flusher:
-    """``wrote`` after every append; ``wait`` for a position to be on disk."""
+    """``wrote`` after every append; ``wait`` for a position to be on disk. ``folder``: where the files are."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
+        self._folder = folder
+        self._begun = False
+        """A file's name may not be on disk."""
         self._cond = threading.Condition()
         self._written = (-1, START)
         """The file that is written, and how far."""
@@ -65,10 +70,12 @@ class Flusher:
                 self._dirty_since = time.monotonic()
                 self._cond.notify()
 
-    def retire(self, fd: int) -> None:
-        """Takes over a file that nobody writes any more."""
+    def begin(self, retired: int) -> None:
+        """A file was begun; takes over the one that nobody writes any more (below 0: there was none)."""
         with self._cond:
-            self._retired.append(fd)
+            self._begun = True
+            if retired >= 0:
+                self._retired.append(retired)
             self._dirty_since = self._dirty_since or time.monotonic()
             self._cond.notify()
 
@@ -96,21 +103,33 @@ class Flusher:
         while self._await_work():
             with self._cond:
                 retired, self._retired = self._retired, []
+                begun, self._begun = self._begun, False
                 self._flushing_since, self._dirty_since, self._urgent = self._dirty_since, None, False
                 fd, end = self._written
                 fds = [*retired, fd] if fd >= 0 else retired
-            error: OSError | None = None
             crash.point("flush")
-            for fd in fds:
-                try:
-                    os.fdatasync(fd)
-                except OSError as raised:
-                    error = raised
-                    log.error("journal flush failed: %s", raised)
+            error = self._flush(fds, begun=begun)
             for fd in retired:
                 os.close(fd)
             crash.point("flushed")
             self._settle(end, error)
+
+    def _flush(self, fds: list[int], *, begun: bool) -> OSError | None:
+        """Gives what the disk refused last."""
+        error: OSError | None = None
+        try:
+            if begun:
+                fsync_dir(self._folder)
+        except OSError as raised:
+            error, self._begun = raised, True
+        for fd in fds:
+            try:
+                os.fdatasync(fd)
+            except OSError as raised:
+                error = raised
+        if error is not None:
+            log.error("journal flush failed: %s", error)
+        return error
 
     def _await_work(self) -> bool:
         """Waits until a flush is due; False when there is nothing left and the writer is closing."""

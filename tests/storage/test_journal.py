@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from array import array
 from pathlib import Path
 
@@ -232,7 +233,7 @@ def test_a_frame_beyond_the_limit_is_refused_whole(tmp_path: Path) -> None:
 async def test_what_the_disk_refused_is_never_waited_for_nor_called_flushed(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()  # has no disk behind it: every flush of it fails
     good = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-    flusher = Flusher("test-flush")
+    flusher = Flusher("test-flush", tmp_path)
     lost, kept = Position(1, 10), Position(1, 20)
     try:
         async with asyncio.timeout(10):
@@ -249,6 +250,44 @@ async def test_what_the_disk_refused_is_never_waited_for_nor_called_flushed(tmp_
         flusher.close()
         for fd in (read_end, write_end, good):
             os.close(fd)
+
+
+async def test_what_is_in_a_file_is_on_disk_once_its_name_is(tmp_path: Path) -> None:
+    folder, fd = tmp_path / "journal", os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    flusher = Flusher("test-flush", folder)
+    try:
+        async with asyncio.timeout(10):
+            flusher.begin(-1)
+            flusher.wrote(fd, Position(1, 10))
+            with pytest.raises(JournalFull):
+                await flusher.wait(Position(1, 10))
+            folder.mkdir()
+            flusher.wrote(fd, Position(1, 20))
+            await flusher.wait(Position(1, 20))
+    finally:
+        flusher.close()
+        os.close(fd)
+
+
+async def test_an_append_that_begins_a_segment_waits_for_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = threading.Event()
+    journal = JournalWriter.open(tmp_path, 0, run_id="r", durability="disk", segment_bytes=64)
+    try:
+        await journal.durable(journal.end)
+        monkeypatch.setattr("forge.storage.journal_flush.fsync_dir", lambda _: slow.wait(10))
+        places = [journal.append(Data(call_id="c1"), b"x" * 64) for _ in range(2)]
+        assert len({place.segment for place in places}) == 2
+        waiting = asyncio.ensure_future(journal.durable(places[-1]))
+        await asyncio.wait([waiting], timeout=0.1)
+        assert not waiting.done()
+        slow.set()
+        async with asyncio.timeout(10):
+            await waiting
+    finally:
+        slow.set()
+        journal.close()
 
 
 @given(st.lists(st.tuples(st.integers(0, (1 << 24) - 1), st.integers(0, (1 << 40) - 1)), min_size=2, max_size=2))
