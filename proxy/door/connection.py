@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import msgspec
 
+from forge.proxy.body_buffer import scratch
 from forge.proxy.config import Limits
 from forge.proxy.door.head import Heads, Malformed
 from forge.proxy.door.outlet import Gone, Outlet
@@ -53,7 +54,7 @@ NOT_HTTP: Final = (
 )
 
 
-class Door(asyncio.Protocol):
+class Door(asyncio.BufferedProtocol):
     """``doors``: where it stands while it is open."""
 
     def __init__(
@@ -68,6 +69,7 @@ class Door(asyncio.Protocol):
         self._clock = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reading = Reading(limits.body_bytes, heads)
+        self._scratch = scratch()
         self._ahead: list[bytes] = []
         """What came behind the request that is served."""
         self._ahead_bytes = 0
@@ -89,7 +91,20 @@ class Door(asyncio.Protocol):
         self._doors.add(self)
         self._rest()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer = self._reading.buffer
+        return self._scratch if buffer is None else buffer.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reading = self._reading
+        if reading.buffer is None:
+            self.received(self._scratch[:nbytes].tobytes())
+            return
+        reading.came(nbytes)
+        if self.task is None and reading.ended and reading.request is not None and not self._ending:
+            self._next(reading.request)
+
+    def received(self, data: bytes) -> None:
         reading = self._reading
         if self._ending:
             return
@@ -209,7 +224,7 @@ class Door(asyncio.Protocol):
         self._rest()
         self._resume()
         if ahead:
-            self.data_received(ahead)
+            self.received(ahead)
 
     def _rest(self) -> None:
         """Nothing is asked: the client has time."""

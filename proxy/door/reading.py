@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from forge.proxy.body_buffer import BUFFERED_FROM, BodyBuffer
 from forge.proxy.door.chunks import Chunks
 from forge.proxy.door.head import HeadReader, Heads, Malformed
 from forge.proxy.door.request import Request
@@ -25,6 +26,8 @@ class Reading:
         self._chunks: Chunks | None = None
         self._missing = 0
         """Bytes of a body whose length is known."""
+        self.buffer: BodyBuffer | None = None
+        """Where the rest of a long one is received."""
         self.in_head = False
         """A head has begun."""
         self.request: Request | None = None
@@ -59,21 +62,43 @@ class Reading:
             return used
         return self._body(request, data, used) if used < len(data) else used
 
+    def came(self, count: int) -> None:
+        """So many bytes have been received in ``buffer``."""
+        request, buffer = self.request, self.buffer
+        assert request is not None
+        assert buffer is not None
+        self._missing -= count
+        try:
+            self._head.skip(buffer.came(count))
+        except Malformed as error:
+            self._spoil(request, error)
+            return
+        request.size += count
+        if request.size > request.limit:
+            self.buffer = None  # nobody wants it any more
+        elif not self._missing:
+            self.buffer = None
+            request.come(buffer.take())
+
     def next(self) -> None:
         self.request = None
 
     def close(self) -> None:
         """Nothing more comes: parsers hold on to who they call, and are let go."""
         self._head.renew()
-        self._chunks = None
+        self._chunks = self.buffer = None
 
     def _body(self, request: Request, data: bytes, at: int) -> int:
         try:
             return self._chunk(request, data, at) if self._chunks is not None else self._piece(request, data, at)
         except Malformed as error:
-            log.warning("not HTTP, answered with 400: a body: %s", error)
-            request.spoil()
+            self._spoil(request, error)
             return len(data)
+
+    def _spoil(self, request: Request, error: Malformed) -> None:
+        log.warning("not HTTP, answered with 400: a body: %s", error)
+        self.buffer = None
+        request.spoil()
 
     def _chunk(self, request: Request, data: bytes, at: int) -> int:
         assert self._chunks is not None
@@ -91,6 +116,10 @@ class Reading:
         # What will be joined with more is copied then.
         piece = memoryview(data)[at:] if self._missing else data[at:end]
         self._head.skip(piece)
+        if self._missing >= BUFFERED_FROM and not request.size and request.length <= request.limit:
+            self.buffer = BodyBuffer(request.length, piece)
+            request.size = len(piece)
+            return end
         request.feed(piece)
         if not self._missing:
             request.finish()

@@ -212,8 +212,9 @@ class Request:
             self._wake()
 
     def come(self, body: bytes) -> None:
-        """All of it at once, before anyone waits."""
-        self.size, self._pieces, self.complete = len(body), [body], True
+        """All of it at once."""
+        self.size, self._pieces = len(body), [body]
+        self.finish()
 
     def finish(self) -> None:
         self.complete = True

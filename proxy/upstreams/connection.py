@@ -16,10 +16,16 @@ from typing import Final, cast
 
 import httptools
 
+from forge.proxy.body_buffer import BUFFERED_FROM, BodyBuffer, scratch
+
 HEAD_BYTES: Final = 64 << 10
 """Longest head of an answer, interim ones and trailers included."""
 BUFFER_BYTES: Final = 512 << 10
 """Of an answer's body that nobody has taken yet: then the server has to wait."""
+WHOLE: Final = "application/json"
+"""Type of an answer of which nothing is used before its end."""
+PIECE_BYTES: Final = 1 << 20
+"""Of a long body that is received in one place."""
 CLOSED: Final = "the policy server closed the connection"
 
 
@@ -39,7 +45,7 @@ Sink = Callable[[bytes], bool]
 """Takes body bytes the moment they come; false: it does not, so they wait to be taken, and all behind them."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """``begin`` sends a request and waits for its answer's head; ``take`` gives the body, piece by piece."""
 
     def __init__(self, silence_s: float) -> None:
@@ -48,6 +54,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._poll = select.poll()
         self._parser = httptools.HttpResponseParser(self)
+        self._scratch = scratch()
         self._busy = False
         self._waiter: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -69,6 +76,8 @@ class Connection(asyncio.Protocol):
         """Body bytes that are waited for; 0: the head is."""
         self._left = 0
         """Of a body of stated length: bytes that are still to come."""
+        self._buffer: BodyBuffer | None = None
+        """Where a long one is received."""
         self._sink: Sink | None = None
         self._failed: Exception | None = None
         """What the sink raised."""
@@ -102,6 +111,10 @@ class Connection(asyncio.Protocol):
                 while self._got_bytes < least and not self.complete and self._lost is None and self._failed is None:
                     if not await self._wait(end) and end is not None:
                         return None
+            except Silent:
+                self._give_up()
+                if not self._got:
+                    raise
             finally:
                 self._least, self._sink = 0, None
         if self._failed is not None:
@@ -186,7 +199,15 @@ class Connection(asyncio.Protocol):
     def _lose(self, why: str) -> None:
         if self._lost is None:
             self._lost = why
+        self._give_up()
         self._wake()
+
+    def _give_up(self) -> None:
+        """No more comes: what has is there to be taken."""
+        if self._buffer is not None:
+            begun, self._buffer = self._buffer.take(), None
+            if begun:
+                self._put(begun)
 
     # Called by the event loop
 
@@ -194,8 +215,23 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._scratch if self._buffer is None else self._buffer.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._heard = self._clock.time()
+        buffer = self._buffer
+        if buffer is None:
+            self._received(self._scratch[:nbytes].tobytes())
+            return
+        buffer.came(nbytes)
+        if not buffer.left:
+            self._buffer = None
+            self._go_on(buffer.take())
+            if self._left >= BUFFERED_FROM:
+                self._buffer = BodyBuffer(min(self._left, PIECE_BYTES), b"")
+
+    def _received(self, data: bytes) -> None:
         if not self._busy or self.complete:
             self._break("it said something that nobody asked for")
             return
@@ -216,7 +252,16 @@ class Connection(asyncio.Protocol):
             if self._head_bytes > HEAD_BYTES:
                 self._break(f"the head of its answer is longer than {HEAD_BYTES} bytes")
             return
+        if self._left >= BUFFERED_FROM and self.headers.get("content-type", "").startswith(WHOLE):
+            self._receive_long()
         self._came()
+
+    def _receive_long(self) -> None:
+        """What has come of its body moves to where the rest is received."""
+        begun = b"".join(self._got)
+        self._left += len(begun)
+        self._got, self._got_bytes = [], 0
+        self._buffer = BodyBuffer(max(len(begun), min(self._left, PIECE_BYTES)), begun)
 
     def _go_on(self, data: bytes) -> None:
         """A body of stated length."""

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, cast
 
+from forge.proxy.door.connection import Door
 from forge.proxy.door.keys import Keys
 from forge.proxy.door.request import Request
 from forge.proxy.door.server import key_of
@@ -34,7 +35,7 @@ GIVE_UP_S: Final = 60.0
 SIGN: Final = b"c"
 FDS: Final = 2
 
-Factory = Callable[[], asyncio.Protocol]
+Factory = Callable[[], Door]
 
 
 class Handover:
@@ -149,4 +150,4 @@ class _Resumed(asyncio.Protocol):
         protocol = self._make()
         cast(asyncio.Transport, transport).set_protocol(protocol)  # uvloop's is none by name
         protocol.connection_made(transport)
-        protocol.data_received(self._read)
+        protocol.received(self._read)
