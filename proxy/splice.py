@@ -65,9 +65,10 @@ class Shared(NamedTuple):
     stop: int
     at: int
 
-    def rest(self, other: bytes) -> tuple[bytes, bytes]:
-        """What stands before it in the other document, and behind it."""
-        return other[: self.at], other[self.at + self.stop - self.start :]
+    def rest(self, other: tuple[bytes | memoryview, ...]) -> tuple[bytes, bytes]:
+        """What stands before it in the other document, and behind it: that one's first and last of three pieces."""
+        before, _, after = other
+        return bytes(before), bytes(after)
 
 
 def place_of(value: Raw, document: bytes | Raw) -> int:

@@ -30,7 +30,7 @@ from forge.storage.records import CallKind, VersionSource
 MAIN: Final = CallKind.MAIN.value
 NO_POLICY: Final = Policy()
 NO_ABILITIES: Final = Abilities()
-NOTHING: Final = Outgoing(b"", False, False, Ask(), None, None, None, None)
+NOTHING: Final = Outgoing((), False, False, Ask(), None, None, None, None)
 """What is sent for a call that comes late."""
 
 
@@ -61,8 +61,7 @@ class Arrival:
         sent: tuple[bytes, ...] | None = None
         if outgoing is not None and outgoing.edited:
             shared = outgoing.shared if self.taken.whole else None
-            sent = shared.rest(outgoing.body) if shared is not None else (outgoing.body,)
-            sent = tuple(map(self.taken.again, sent))
+            sent = tuple(map(self.taken.again, shared.rest(outgoing.pieces) if shared else (outgoing.body,)))
             shared = shared._replace(at=len(sent[0])) if shared is not None else None
         return deps.recorder.open(self._frame(deps, sent, shared), self.taken.body, *(sent or ()))
 

@@ -15,7 +15,7 @@ from forge.proxy.dialects.overlay import limit_of, with_model, without_limit
 from forge.proxy.metrics import Metrics
 from forge.proxy.recording.recorder import Recording
 from forge.proxy.sessions.spec import Policy
-from forge.proxy.upstreams.client import BrokeOff, EngineClient, NotBegun, Reply
+from forge.proxy.upstreams.client import BrokeOff, EngineClient, NotBegun, Pieces, Reply
 from forge.proxy.upstreams.pool import Pool, Replica
 
 AGAIN: Final = (429, 503)
@@ -53,7 +53,7 @@ class Asking:
     written_for: Replica | None = field(init=False)
     latest: Policy = field(init=False)
     """The one that was asked last, and which the request names."""
-    sent: bytes = b""
+    sent: Pieces = ()
     """The request as the engine that answered got it."""
     _name: str | None = None
     """Of the model, where the request was written with another."""
@@ -64,7 +64,7 @@ class Asking:
         self.written_for = self.replica
         self.latest = self.replica.policy if self.replica is not None else Policy()
 
-    async def send(self, path: str, body: bytes) -> Reply:
+    async def send(self, path: str, pieces: Pieces) -> Reply:
         """The engine's status and headers; ``end`` must follow. Raises ``Failed``."""
         why = "no policy server is up"
         for number in range(self.limits.attempts):
@@ -76,10 +76,10 @@ class Asking:
                     break
                 continue
             self.recording.attempt = number
-            body = self.sent = self.named(body, replica)
+            pieces = self.sent = self.named(pieces, replica)
             self._begin(replica)
             try:
-                reply = await self.client.send("POST", replica.url + path, body)
+                reply = await self.client.send("POST", replica.url + path, *pieces)
             except NotBegun as error:
                 why = f"the policy server {replica.url} cannot be reached: {error}"
                 self.pool.down(replica, why)
@@ -108,16 +108,16 @@ class Asking:
         self.attempts[-1] |= {"error": why[:ERROR_TEXT].decode(errors="replace"), "then": edit}
         self.end(refused)
         self.metrics.resent += 1
-        return await self.send(path, without_limit(body))
+        return await self.send(path, (without_limit(body),))
 
-    def named(self, body: bytes, replica: Replica) -> bytes:
+    def named(self, pieces: Pieces, replica: Replica) -> Pieces:
         """The request for what the replica serves now: the weights may be called by another name than the ones that it
         was written for."""
         before, self.latest = self.latest, replica.policy
         if before.adapter == self.latest.adapter:
-            return body
+            return pieces
         self._name = self.latest.adapter or replica.abilities.model
-        return body if self._name is None else with_model(body, self._name)
+        return pieces if self._name is None else (with_model(b"".join(pieces), self._name),)
 
     @property
     def ended(self) -> Policy:
@@ -133,7 +133,8 @@ class Asking:
     async def look(self, replica: Replica, path: str, body: bytes | None) -> bytes | None:
         """Asks what samples nothing. None: there is no answer."""
         try:
-            reply = await self.client.send("GET" if body is None else "POST", replica.url + path, body)
+            asked = () if body is None else (body,)
+            reply = await self.client.send("POST" if asked else "GET", replica.url + path, *asked)
             try:
                 said = await reply.body(self.limits.answer_bytes)
             finally:

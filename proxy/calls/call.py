@@ -108,9 +108,9 @@ class Exchange:
 
     async def _ask(self) -> Reply:
         """Raises ``Failed``."""
-        path, body = self.outgoing.path, self.outgoing.body
-        reply = await self.asking.send(path, body)
-        if reply.status != TOO_LONG or path != CHAT_PATH or (limit := limit_of(body)) is None:
+        path = self.outgoing.path
+        reply = await self.asking.send(path, self.outgoing.pieces)
+        if reply.status != TOO_LONG or path != CHAT_PATH or (limit := limit_of(self.outgoing.body)) is None:
             return reply
         try:
             said = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
@@ -120,7 +120,7 @@ class Exchange:
         if not read_error(reply.status, said).overflow:
             return replace(reply, said=said)
         self.unfit_limit = limit
-        return await self.asking.send_without_limit(path, body, reply, said)
+        return await self.asking.send_without_limit(path, self.outgoing.body, reply, said)
 
     # Answering
 

@@ -61,7 +61,7 @@ class Resumption:
             return None
         self._so_far = so_far
         self.asking.sent = self.asking.named(self.asking.sent, self._replica)
-        self._steps = self._replica.engine.continuation(self.path, self.asking.sent, so_far)
+        self._steps = self._replica.engine.continuation(self.path, b"".join(self.asking.sent), so_far)
         return await self._ask(None)
 
     async def go_on(self) -> Reply | None:

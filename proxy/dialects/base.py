@@ -73,10 +73,10 @@ class Overrides(msgspec.Struct, frozen=True):
 class Outgoing(msgspec.Struct, frozen=True):
     """A request made ready for the engine."""
 
-    body: bytes
-    """JSON for the engine's ``path``."""
+    pieces: tuple[bytes | memoryview, ...]
+    """JSON for the engine's ``path``; joined only where it has to be."""
     edited: bool
-    """False when ``body`` is the harness's own bytes."""
+    """False when that is the harness's own bytes."""
     stream: bool
     """The harness wants a stream; the engine is asked for the same."""
     ask: Ask
@@ -91,11 +91,15 @@ class Outgoing(msgspec.Struct, frozen=True):
     context: Any = None
     """What the dialect itself needs to write the answer (tool maps, echoed fields)."""
     shared: Shared | None = None
-    """The part of the harness's request that stands in ``body`` too."""
+    """The part of the harness's request that is the second of three pieces."""
     path: str = CHAT_PATH
     """The engine's route."""
     choices: int = 1
     """How many answers the engine is asked for."""
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.pieces)
 
 
 class BadRequest(Exception):

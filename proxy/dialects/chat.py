@@ -94,20 +94,21 @@ def prepare(
     edits = [*notices, *plan.edits]
     fitted = fit(asked.turns, engine.wire) if asked.signs & plan.looked_for else None
     shared: Shared | None = None
+    pieces: tuple[bytes | memoryview, ...]
     if fitted is not None:
         plan, edits = _plan(asked, engine, overrides, stream, rewritten=True), [*notices, *fitted[1], *plan.edits]
-        out = b"".join((plan.before, fitted[0], plan.after))
+        pieces = (plan.before, fitted[0], plan.after)
     elif not plan.after:
-        out = plan.before or body
+        pieces = (plan.before or body,)
     else:
         start, stop = (0, len(body) - plan.closing) if plan.closing else (asked.start, asked.end)
-        out = b"".join((plan.before, memoryview(body)[start:stop], plan.after))
+        pieces = (plan.before, memoryview(body)[start:stop], plan.after)
         shared = Shared(start, stop, len(plan.before))
     if around.hints is None:
         around.hints = member_hints(around.small)
     return Outgoing(
-        body=out,
-        edited=out is not body,
+        pieces=pieces,
+        edited=pieces[0] is not body,
         stream=stream,
         ask=plan.ask,
         model_requested=plan.model,

@@ -125,7 +125,7 @@ def keep(outgoing: Outgoing, reasoning: Reasoning, engine: str) -> Kept:
         return Kept(outgoing, place)
     edits = [*msgspec.json.decode(outgoing.edits or "[]"), edit]
     body, text = splice.rebuild(changed), msgspec.json.encode(edits).decode()
-    return Kept(msgspec.structs.replace(outgoing, body=body, edited=True, shared=None, edits=text), place)
+    return Kept(msgspec.structs.replace(outgoing, pieces=(body,), edited=True, shared=None, edits=text), place)
 
 
 def _given(messages: list[Raw], reasoning: Reasoning) -> tuple[bytes, dict[int, bytes] | None]:

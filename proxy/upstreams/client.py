@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -39,6 +39,10 @@ PORTS: Final = {"http": 80, "https": 443}
 URLS: Final = 1024
 HEADS: Final = 64
 """Beginnings of requests that are remembered for one server."""
+
+
+Pieces = Sequence[bytes | memoryview]
+"""Of one body, in order."""
 
 
 class NotBegun(Exception):
@@ -141,18 +145,19 @@ class EngineClient:
         await asyncio.sleep(0)  # transports close in the loop's next round
 
     async def send(
-        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self, method: str, url: str, *body: bytes | memoryview, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """Returns when the engine's status and headers are there. Raises ``NotBegun`` or ``BrokeOff``."""
+        """``body`` comes in pieces. Returns when the engine's status and headers are there. Raises ``NotBegun`` or
+        ``BrokeOff``."""
         origin, path = _split(url)
         pool = self._pools.get(origin)
         if pool is None:
             pool = self._pools[origin] = _Pool()
-        head = self._head(pool, method, origin, path, body, headers)
+        head = self._head(pool, method, origin, path, sum(map(len, body)) if body else None, headers)
         connection = self._idle(pool) or await self._connect(origin)
         pool.busy.add(connection)
         try:
-            await connection.begin((head, body) if body else (head,))
+            await connection.begin((head, *body))
         except BaseException:
             pool.busy.discard(connection)
             connection.drop()
@@ -166,7 +171,7 @@ class EngineClient:
         method: str,
         origin: Origin,
         path: str,
-        body: bytes | None,
+        length: int | None,
         headers: Mapping[str, str] | None,
     ) -> bytes:
         head = pool.heads.get((method, path))
@@ -175,9 +180,9 @@ class EngineClient:
             if len(pool.heads) < HEADS:
                 pool.heads[method, path] = head
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1") if headers else b""
-        if body is None:
+        if length is None:
             return b"%b%b\r\n" % (head, more)
-        return b"%bContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n" % (head, len(body), more)
+        return b"%bContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n" % (head, length, more)
 
     def _idle(self, pool: _Pool) -> Connection | None:
         oldest = asyncio.get_running_loop().time() - IDLE_S
@@ -249,8 +254,8 @@ class EngineClient:
 
     async def json(self, method: str, url: str, payload: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         """For probes and publications: the status and the decoded body (None where it is not JSON)."""
-        body = msgspec.json.encode(payload) if payload is not None else None
-        reply = await self.send(method, url, body)
+        body = (msgspec.json.encode(payload),) if payload is not None else ()
+        reply = await self.send(method, url, *body)
         try:
             text = await reply.body(JSON_BYTES)
         finally:

@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         """The answer says itself where it ends."""
         self._kept_alive = False
 
-    async def begin(self, pieces: Sequence[bytes]) -> None:
+    async def begin(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Returns once the answer's head is there: ``status`` and ``headers``. Raises ``BrokeOff``."""
         self._forget()
         if self._transport is None or self._lost is not None:

@@ -81,7 +81,7 @@ def seen(asked: Asked) -> dict[str, Any]:
         found[repr(overrides)] = made
         if made.shared is not None:
             start, stop, _ = made.shared
-            before, after = made.shared.rest(made.body)
+            before, after = made.shared.rest(made.pieces)
             assert before + asked.body[start:stop] + after == made.body
     return found
 

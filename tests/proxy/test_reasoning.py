@@ -185,7 +185,7 @@ def test_a_request_without_a_reply_is_sent_as_it_is(messages: list[Json]) -> Non
     )
 )
 def test_what_cannot_be_read_is_left_to_the_engine(body: bytes) -> None:
-    outgoing = Outgoing(body, False, False, ENGINES["vllm"].ask({}, stream=False), None, None, None, None)
+    outgoing = Outgoing((body,), False, False, ENGINES["vllm"].ask({}, stream=False), None, None, None, None)
     assert keep(outgoing, Reasoning(), "openai").outgoing is outgoing
 
 

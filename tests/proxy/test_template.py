@@ -43,7 +43,7 @@ def event(rng: random.Random, style: dict[str, Any], name: str = "content") -> b
 
 def answer() -> StreamAnswer:
     ask = Ask({}, CUTS, drop_empty_chunks=True)
-    return StreamAnswer(Outgoing(b"", False, True, ask, None, None, None, None))
+    return StreamAnswer(Outgoing((), False, True, ask, None, None, None, None))
 
 
 def fed(one: StreamAnswer, chunk: bytes) -> bytes:
