@@ -6,26 +6,12 @@ buffer, and once that is released they are given away as they are, without a cop
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from io import BytesIO
-from typing import Final
+from typing import Final, Protocol
 
 BUFFERED_FROM: Final = 64 << 10
 """Bytes still to come from which on a buffer of their own pays."""
-SCRATCH_BYTES: Final = 32 << 10
-
-
-class _Scratch(threading.local):
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(SCRATCH_BYTES))
-
-
-_scratch: Final = _Scratch()
-
-
-def scratch() -> memoryview:
-    """Where a thread's event loop receives everything else, to be copied at once: it reads one connection at a time."""
-    return _scratch.view
 
 
 class BodyBuffer:
@@ -58,3 +44,48 @@ class BodyBuffer:
         self._view.release()
         whole = self._file.getvalue()
         return whole if self._at == self._size else whole[: self._at]
+
+
+class Receiver(Protocol):
+    """A connection's own protocol."""
+
+    @property
+    def buffer(self) -> BodyBuffer | None: ...
+
+    def came(self, count: int) -> None:
+        """So many bytes have been received in ``buffer``."""
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def eof_received(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+class Buffered(asyncio.BufferedProtocol):
+    """A connection's protocol for as long as a long body comes on it; everything else is its receiver's. Small reads
+    cost more this way, so none else is made so."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        assert self._receiver.buffer is not None
+        return self._receiver.buffer.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receiver.came(nbytes)
+
+    def pause_writing(self) -> None:
+        self._receiver.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._receiver.resume_writing()
+
+    def eof_received(self) -> None:
+        self._receiver.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._receiver.connection_lost(exc)

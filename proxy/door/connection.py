@@ -16,7 +16,7 @@ from typing import Final, cast
 
 import msgspec
 
-from forge.proxy.body_buffer import scratch
+from forge.proxy.body_buffer import BodyBuffer, Buffered
 from forge.proxy.config import Limits
 from forge.proxy.door.head import Heads, Malformed
 from forge.proxy.door.outlet import Gone, Outlet
@@ -54,7 +54,7 @@ NOT_HTTP: Final = (
 )
 
 
-class Door(asyncio.BufferedProtocol):
+class Door(asyncio.Protocol):
     """``doors``: where it stands while it is open."""
 
     def __init__(
@@ -69,7 +69,6 @@ class Door(asyncio.BufferedProtocol):
         self._clock = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reading = Reading(limits.body_bytes, heads)
-        self._scratch = scratch()
         self._ahead: list[bytes] = []
         """What came behind the request that is served."""
         self._ahead_bytes = 0
@@ -91,20 +90,7 @@ class Door(asyncio.BufferedProtocol):
         self._doors.add(self)
         self._rest()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = self._reading.buffer
-        return self._scratch if buffer is None else buffer.room()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        reading = self._reading
-        if reading.buffer is None:
-            self.received(self._scratch[:nbytes].tobytes())
-            return
-        reading.came(nbytes)
-        if self.task is None and reading.ended and reading.request is not None and not self._ending:
-            self._next(reading.request)
-
-    def received(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         reading = self._reading
         if self._ending:
             return
@@ -128,12 +114,29 @@ class Door(asyncio.BufferedProtocol):
             if self._elsewhere is not None and self._went(request):
                 return
             self._begin(request)
+        if reading.buffer is not None and self._transport is not None:
+            self._transport.set_protocol(Buffered(self))
         if used < len(data):
             self._keep(data[used:])
         if self.task is None and reading.ended:
             self._next(request)  # it was answered before, and nobody wanted its body
         elif self.task is not None and request.too_large:
             self._pause()
+
+    @property
+    def buffer(self) -> BodyBuffer | None:
+        return self._reading.buffer
+
+    def came(self, count: int) -> None:
+        """So many bytes of a long body have been received in ``buffer``."""
+        reading = self._reading
+        reading.came(count)
+        if reading.buffer is not None:
+            return
+        if self._transport is not None:
+            self._transport.set_protocol(self)
+        if self.task is None and reading.ended and reading.request is not None and not self._ending:
+            self._next(reading.request)
 
     def eof_received(self) -> None:
         """Who says no more takes no more: the transport closes."""
@@ -224,7 +227,7 @@ class Door(asyncio.BufferedProtocol):
         self._rest()
         self._resume()
         if ahead:
-            self.received(ahead)
+            self.data_received(ahead)
 
     def _rest(self) -> None:
         """Nothing is asked: the client has time."""

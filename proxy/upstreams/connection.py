@@ -16,7 +16,7 @@ from typing import Final, cast
 
 import httptools
 
-from forge.proxy.body_buffer import BUFFERED_FROM, BodyBuffer, scratch
+from forge.proxy.body_buffer import BUFFERED_FROM, BodyBuffer, Buffered
 
 HEAD_BYTES: Final = 64 << 10
 """Longest head of an answer, interim ones and trailers included."""
@@ -45,7 +45,7 @@ Sink = Callable[[bytes], bool]
 """Takes body bytes the moment they come; false: it does not, so they wait to be taken, and all behind them."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(asyncio.Protocol):
     """``begin`` sends a request and waits for its answer's head; ``take`` gives the body, piece by piece."""
 
     def __init__(self, silence_s: float) -> None:
@@ -54,7 +54,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._poll = select.poll()
         self._parser = httptools.HttpResponseParser(self)
-        self._scratch = scratch()
         self._busy = False
         self._waiter: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         """Body bytes that are waited for; 0: the head is."""
         self._left = 0
         """Of a body of stated length: bytes that are still to come."""
-        self._buffer: BodyBuffer | None = None
+        self.buffer: BodyBuffer | None = None
         """Where a long one is received."""
         self._sink: Sink | None = None
         self._failed: Exception | None = None
@@ -204,10 +203,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _give_up(self) -> None:
         """No more comes: what has is there to be taken."""
-        if self._buffer is not None:
-            begun, self._buffer = self._buffer.take(), None
-            if begun:
-                self._put(begun)
+        if self.buffer is None:
+            return
+        begun, self.buffer = self.buffer.take(), None
+        if self._transport is not None:
+            self._transport.set_protocol(self)
+        if begun:
+            self._left -= len(begun)
+            self._put(begun)
 
     # Called by the event loop
 
@@ -215,23 +218,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._scratch if self._buffer is None else self._buffer.room()
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         self._heard = self._clock.time()
-        buffer = self._buffer
-        if buffer is None:
-            self._received(self._scratch[:nbytes].tobytes())
-            return
-        buffer.came(nbytes)
-        if not buffer.left:
-            self._buffer = None
-            self._go_on(buffer.take())
-            if self._left >= BUFFERED_FROM:
-                self._buffer = BodyBuffer(min(self._left, PIECE_BYTES), b"")
-
-    def _received(self, data: bytes) -> None:
         if not self._busy or self.complete:
             self._break("it said something that nobody asked for")
             return
@@ -261,7 +249,23 @@ class Connection(asyncio.BufferedProtocol):
         begun = b"".join(self._got)
         self._left += len(begun)
         self._got, self._got_bytes = [], 0
-        self._buffer = BodyBuffer(max(len(begun), min(self._left, PIECE_BYTES)), begun)
+        self.buffer = BodyBuffer(max(len(begun), min(self._left, PIECE_BYTES)), begun)
+        if self._transport is not None:
+            self._transport.set_protocol(Buffered(self))
+
+    def came(self, count: int) -> None:
+        """So many bytes of a long body have been received in ``buffer``."""
+        self._heard, buffer = self._clock.time(), self.buffer
+        assert buffer is not None
+        buffer.came(count)
+        if buffer.left:
+            return
+        self.buffer = None
+        self._go_on(buffer.take())
+        if self._left >= BUFFERED_FROM:
+            self.buffer = BodyBuffer(min(self._left, PIECE_BYTES), b"")
+        elif self._transport is not None:
+            self._transport.set_protocol(self)
 
     def _go_on(self, data: bytes) -> None:
         """A body of stated length."""

@@ -150,4 +150,4 @@ class _Resumed(asyncio.Protocol):
         protocol = self._make()
         cast(asyncio.Transport, transport).set_protocol(protocol)  # uvloop's is none by name
         protocol.connection_made(transport)
-        protocol.received(self._read)
+        protocol.data_received(self._read)
