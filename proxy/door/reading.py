@@ -76,6 +76,8 @@ class Reading:
         request.size += count
         if request.size > request.limit:
             self.buffer = None  # nobody wants it any more
+            if not self._missing:
+                request.finish()
         elif not self._missing:
             self.buffer = None
             request.come(buffer.take())

@@ -54,6 +54,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._poll = select.poll()
         self._parser = httptools.HttpResponseParser(self)
+        self._tls = False
         self._busy = False
         self._waiter: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -206,7 +207,7 @@ class Connection(asyncio.Protocol):
         if self.buffer is None:
             return
         begun, self.buffer = self.buffer.take(), None
-        if self._transport is not None:
+        if self._transport is not None and self._lost is None:
             self._transport.set_protocol(self)
         if begun:
             self._left -= len(begun)
@@ -216,6 +217,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
+        self._tls = transport.get_extra_info("sslcontext") is not None
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
 
     def data_received(self, data: bytes) -> None:
@@ -240,7 +242,7 @@ class Connection(asyncio.Protocol):
             if self._head_bytes > HEAD_BYTES:
                 self._break(f"the head of its answer is longer than {HEAD_BYTES} bytes")
             return
-        if self._left >= BUFFERED_FROM and self.headers.get("content-type", "").startswith(WHOLE):
+        if self._left >= BUFFERED_FROM and not self._tls and self.headers.get("content-type", "").startswith(WHOLE):
             self._receive_long()
         self._came()
 
@@ -291,11 +293,17 @@ class Connection(asyncio.Protocol):
         self._got_bytes += len(data)
 
     def _came(self) -> None:
-        if self._got_bytes > BUFFER_BYTES and not self._paused and self._transport is not None:
+        if self._got_bytes > max(BUFFER_BYTES, self._least) and not self._paused and self._may_wait:
+            assert self._transport is not None
             self._paused = True
             self._transport.pause_reading()
         if self._got_bytes >= self._least or self.complete or self._failed is not None:
             self._wake()
+
+    @property
+    def _may_wait(self) -> bool:
+        """uvloop forgets what it has decrypted and not given if the end of the connection comes then."""
+        return self._transport is not None and not (self._tls and "content-length" in self.headers)
 
     def eof_received(self) -> None:
         if self._head_done and not self._framed:

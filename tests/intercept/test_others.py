@@ -16,6 +16,7 @@ from aiohttp import web
 from forge.proxy.intercept.hosts import Others
 from tests.engine import Fault, Turn
 from tests.intercept.kit import KEY, WAIT_S, There, holding, intercepted, program
+from tests.tls import self_signed
 
 pytestmark = pytest.mark.process
 
@@ -49,15 +50,7 @@ async def elsewhere(folder: Path, *, tls: bool) -> AsyncIterator[tuple[int, list
     await runner.setup()
     context = None
     if tls:
-        certificate, key = folder / "elsewhere.pem", folder / "elsewhere.key"
-        make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        make += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"]
-        process = await asyncio.create_subprocess_exec(
-            *make, "-keyout", str(key), "-out", str(certificate), stderr=asyncio.subprocess.DEVNULL
-        )
-        assert await process.wait() == 0
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate, key)
+        context, _ = self_signed(folder)
     try:
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
         yield runner.addresses[0][1], came
@@ -69,7 +62,7 @@ async def test_other_hosts_pass_untouched(tmp_path: Path) -> None:
     """Their own certificate reaches the program: nothing opened the TLS between them."""
     async with intercepted(tmp_path, Others.PASS) as there, elsewhere(tmp_path, tls=True) as (port, came):
         own = ("-H", f"Authorization: Bearer {KEY}")
-        said = await curl(there, f"https://localhost:{port}/x?key=1", *own, ca=tmp_path / "elsewhere.pem")
+        said = await curl(there, f"https://localhost:{port}/x?key=1", *own, ca=tmp_path / "localhost.pem")
         assert said == "elsewhere /x?key=1\n200 200"
         assert came[0]["Authorization"] == f"Bearer {KEY}"
         async with elsewhere(tmp_path, tls=False) as (plain, seen):
@@ -103,7 +96,7 @@ async def test_paths_beside_the_policys_pass_too(tmp_path: Path, monkeypatch: py
     """The host's TLS is opened, so the real host is verified by this machine's CAs, here its own certificate."""
     async with elsewhere(tmp_path, tls=True) as (port, came):
         url = f"https://localhost:{port}"
-        for trusted, status in (("elsewhere.pem", "200"), ("nothing.pem", "502")):
+        for trusted, status in (("localhost.pem", "200"), ("nothing.pem", "502")):
             (tmp_path / "nothing.pem").touch()
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / trusted))
             folder = tmp_path / trusted.partition(".")[0]

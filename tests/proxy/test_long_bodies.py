@@ -10,20 +10,23 @@ import random
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from forge.proxy.body_buffer import BUFFERED_FROM
 from forge.proxy.config import Limits
 from forge.proxy.door.bodies import read_body
+from forge.proxy.door.connection import LINGER_S
 from forge.proxy.door.doors import Doors
 from forge.proxy.door.refusal import Refused
 from forge.proxy.door.request import Request
-from forge.proxy.upstreams.client import BrokeOff, Reply, Silent
-from forge.proxy.upstreams.connection import PIECE_BYTES
+from forge.proxy.upstreams.client import BrokeOff, EngineClient, Reply, Silent
+from forge.proxy.upstreams.connection import BUFFER_BYTES, PIECE_BYTES
 from tests.loops import Run, on_both, running_on
 from tests.proxy.test_engine_client import OK, Server, talking
 from tests.security.wire import statuses
+from tests.tls import self_signed
 
 WAIT_S = 30.0
 SIZES = [
@@ -111,6 +114,29 @@ def test_what_goes_on_behind_a_long_answer_spoils_the_connection(run: Run) -> No
     run(case())
 
 
+def test_an_answer_by_tls_is_whole_though_its_server_closes_at_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is decrypted and not taken yet when the connection ends is not lost."""
+
+    async def case() -> None:
+        context, certificate = self_signed(tmp_path)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        server = Server()
+        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
+        url = f"https://localhost:{listening.sockets[0].getsockname()[1]}"
+        async with listening:
+            async with EngineClient(key=None, connect_s=5.0, silence_s=5.0) as client:
+                for size in (*SIZES, 3 * BUFFER_BYTES):
+                    body = body_of(size)
+                    for _ in range(4):
+                        server.answers.append([answer(body), None])
+                        assert await taken(await client.send("POST", url, b"{}")) == body
+            await server.ended()
+
+    run(case())
+
+
 @asynccontextmanager
 async def door() -> AsyncIterator[tuple[int, list[bytes]]]:
     """Its port, and the bodies that it was given; nobody looks at those of ``/refuse``."""
@@ -174,6 +200,23 @@ def test_a_long_request_that_nobody_wants_is_passed_over(run: Run) -> None:
                 assert statuses(await reader.read()) == [200, 200]
                 writer.close()
             assert bodies == [body, b"last"] * 3
+
+    run(case())
+
+
+def test_a_long_request_that_nobody_wants_has_its_end(run: Run) -> None:
+    """All of the rest comes at once, and nothing behind it."""
+
+    async def case() -> None:
+        body = body_of(BUFFERED_FROM + (16 << 10))
+        raw = request(body, b"/refuse", b"Connection: close")
+        async with door() as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(raw[: 8 << 10])
+            assert statuses(await reader.readuntil(b"no")) == [401]
+            writer.write(raw[8 << 10 :])
+            assert await asyncio.wait_for(reader.read(), LINGER_S / 2) == b""
+            writer.close()
 
     run(case())
 
