@@ -110,7 +110,10 @@ class Exchange:
         """Raises ``Failed``."""
         path = self.outgoing.path
         reply = await self.asking.send(path, self.outgoing.pieces)
-        if reply.status != TOO_LONG or path != CHAT_PATH or (limit := limit_of(self.outgoing.body)) is None:
+        if reply.status != TOO_LONG or path != CHAT_PATH:
+            return reply
+        sent = b"".join(self.asking.sent)
+        if (limit := limit_of(sent)) is None:
             return reply
         try:
             said = self.asking.client.redact(await reply.body(self.limits.error_body_bytes))
@@ -120,7 +123,7 @@ class Exchange:
         if not read_error(reply.status, said).overflow:
             return replace(reply, said=said)
         self.unfit_limit = limit
-        return await self.asking.send_without_limit(path, self.outgoing.body, reply, said)
+        return await self.asking.send_without_limit(path, sent, reply, said)
 
     # Answering
 

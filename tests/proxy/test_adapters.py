@@ -16,6 +16,7 @@ from tests.engine import LOAD, Gate, ScriptedEngine, Turn
 from tests.lora import UNLOAD, LoraEngine
 from tests.proxy.goings_on import say
 from tests.proxy.serving import WAIT_S, Serving, calls, serving
+from tests.proxy.test_output_limit import TOGETHER, refused
 from tests.script import Fault
 
 BASE = "/models/base"
@@ -266,6 +267,21 @@ async def test_a_call_that_is_asked_again_names_what_is_served_by_then(tmp_path:
     (row,) = calls(s.data)
     assert (row.policy_version_start, row.policy_version_end, row.trainable) == (1, 1, True)
     assert [attempt.get("model") for attempt in json.loads(row.attempts or "[]")] == [None, ONE]
+
+
+async def test_a_call_that_is_asked_again_without_its_limit_names_it_too(tmp_path: Path) -> None:
+    engine = LoraEngine()
+    async with serving(tmp_path, engine) as s:
+        engine.script(Turn(fault=Fault(status=503, retry_after="1")), refused(TOGETHER), Turn("ok"))
+        running = asyncio.ensure_future(say(s, "chat", stream=True, max_tokens=4000))
+        async with asyncio.timeout(WAIT_S):
+            while not engine.served:
+                await asyncio.sleep(0.005)
+        await publish(s, 1)
+        assert (await running)[0] == 200
+        assert models(engine) == ["policy", ONE, ONE]
+    (row,) = calls(s.data)
+    assert (row.policy_version_start, row.policy_version_end, row.trainable) == (1, 1, True)
 
 
 async def test_servers_of_both_kinds_in_one_pool_serve_the_same_version(tmp_path: Path) -> None:
