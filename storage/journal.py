@@ -19,7 +19,7 @@ from typing import Literal, Self, TypeAlias
 from forge import __version__
 from forge.storage import crash
 from forge.storage.errors import Unavailable
-from forge.storage.files import lock_file
+from forge.storage.files import lock_file, make_folder
 from forge.storage.frames import AnyFrame, Boot, Close, Cut, Open, encode
 from forge.storage.journal_flush import Flusher, JournalFull
 from forge.storage.journal_reader import Damage, Entry, JournalReader
@@ -124,7 +124,7 @@ class JournalWriter:
         directory = journal_dir(data, writer)
         with ExitStack() as undo:
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                make_folder(directory)
                 lock = lock_file(directory / "lock", f"data directory {data} is in use")
                 undo.callback(os.close, lock)
                 boot = next_boot(data)
@@ -159,6 +159,7 @@ class JournalWriter:
             self._fd = os.open(segment_path(self.directory, left.segment), os.O_WRONLY | os.O_CLOEXEC)
             self._size = left.size
             self._end = Position(left.segment, left.size)
+            self._flusher.begin(-1)  # the last writer may have been killed before its name was flushed
         frames: list[AnyFrame] = [Close(call_id=c, status="interrupted") for c in left.opens]
         frames.append(Boot(boot=self.boot, run_id=self.run_id, wall_us=wall_us, forge_version=__version__))
         self.append_many([(frame, ()) for frame in frames])

@@ -269,6 +269,22 @@ async def test_what_is_in_a_file_is_on_disk_once_its_name_is(tmp_path: Path) -> 
         os.close(fd)
 
 
+async def test_a_segment_that_is_gone_on_with_is_on_disk_once_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who began it may have been killed before the disk had its name."""
+    JournalWriter.open(tmp_path, 0, run_id="r").close()
+    flushed: list[Path] = []
+    monkeypatch.setattr("forge.storage.journal_flush.fsync_dir", flushed.append)
+    journal = JournalWriter.open(tmp_path, 0, run_id="r", durability="disk")
+    try:
+        assert journal.end.segment == 1
+        await journal.durable(journal.end)
+        assert flushed == [journal.directory]
+    finally:
+        journal.close()
+
+
 async def test_an_append_that_begins_a_segment_waits_for_no_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
