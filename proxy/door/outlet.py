@@ -1,8 +1,8 @@
 """The way back to one client: a head, then a body of known length or in chunks, then its end, each written once.
 
-Owns the bytes of HTTP/1.1 on an answer; what they say is the caller's. The one non-obvious fact: a write only queues;
-the event loop sends what one round has queued in one system call. So a head whose body is known waits for that, and a
-whole answer is one write.
+Owns the bytes of HTTP/1.1 on an answer; what they say is the caller's. The one non-obvious fact: each write is a
+system call at once, the dearest thing on this way. So a head whose body is known waits for that, and a whole answer is
+one write.
 """
 
 from __future__ import annotations
