@@ -63,9 +63,17 @@ class Workers:
             await http.close()
 
     async def send(
-        self, number: int, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        self,
+        number: int,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        once: bool = False,
     ) -> aiohttp.ClientResponse:
-        """Its answer, whose body is still coming. Raises ``Unavailable``; what may have come there is sent once."""
+        """Its answer, whose body is still coming. ``once``: it would do more the second time, so what may have come
+        there is not sent again. Raises ``Unavailable``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + WAIT_S
         while True:
@@ -73,11 +81,10 @@ class Workers:
                 return await self._session(number).request(
                     method, f"http://localhost{path}", data=body, headers=headers
                 )
-            except aiohttp.ClientConnectorError as error:
-                if loop.time() >= until:
-                    raise _gone(number) from error
             except aiohttp.ClientError as error:
-                raise _gone(number) from error
+                came = not isinstance(error, aiohttp.ClientConnectorError)
+                if loop.time() >= until or (once and came):
+                    raise _gone(number) from error
             await asyncio.sleep(AGAIN_S)
 
     async def ask(self, number: int, path: str) -> bytes:
@@ -128,11 +135,11 @@ class SessionRoutes:
     async def _open(self, request: web.Request) -> web.StreamResponse:
         """At the home that its idempotency key gives it, else at each in turn."""
         key = request.headers.get("Idempotency-Key") or (await read(request, SessionSpec)).idempotency_key
-        if key:
+        if key:  # so that it opens one session, however often it comes
             return await self._forward(request, self._homes.of(self._keys.session_id_for(key)))
         up = [worker.number for worker in self._crew.workers if worker.up] or [0]
         self._turn += 1
-        return await self._forward(request, up[self._turn % len(up)])
+        return await self._forward(request, up[self._turn % len(up)], once=True)
 
     async def _session(self, request: web.Request) -> web.StreamResponse:
         session_id = request.match_info["id"]
@@ -143,9 +150,10 @@ class SessionRoutes:
     async def _any(self, request: web.Request) -> web.StreamResponse:
         return await self._forward(request, 0)
 
-    async def _forward(self, request: web.Request, number: int) -> web.StreamResponse:
+    async def _forward(self, request: web.Request, number: int, *, once: bool = False) -> web.StreamResponse:
         asked = {name: request.headers[name] for name in ASKED if name in request.headers}
-        sent = await self._http.send(number, request.method, request.raw_path, await request.read(), asked)
+        body = await request.read()
+        sent = await self._http.send(number, request.method, request.raw_path, body, asked, once=once)
         async with sent as answer:
             headers = {name: answer.headers[name] for name in ANSWERED if name in answer.headers}
             response = web.StreamResponse(status=answer.status, headers=headers)
