@@ -10,6 +10,7 @@ from bench.bodies import SIZES, Size
 from bench.burst import REAL_TIME_S, Burst, Failed, Load, burst
 from bench.figures import Figures, of_rounds
 from bench.lineup import bursts, lineup
+from bench.pages import touch
 from bench.setting import Setting, stub
 from bench.targets.base import PATHS, Running
 
@@ -27,6 +28,7 @@ def run(set_: Setting, figures: Figures) -> None:
     folder = set_.work / "answers"
     folder.mkdir()
     bodies.write(folder)
+    touch(set_, figures)
     with stub(set_, folder) as (pid, port), lineup(set_, port, figures, NAMES) as running:
         for size in SIZES:
             _size(set_, pid, running, size, figures)

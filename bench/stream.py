@@ -10,6 +10,7 @@ from bench.bodies import STREAM_EVENTS, STREAM_US
 from bench.burst import Burst, Failed, Load, burst
 from bench.figures import Figures, of_rounds
 from bench.lineup import bursts, lineup
+from bench.pages import touch
 from bench.setting import Setting, stub
 from bench.targets.base import PATHS, Running
 
@@ -27,6 +28,7 @@ def run(set_: Setting, figures: Figures) -> None:
     folder = set_.work / "answers"
     folder.mkdir()
     bodies.write(folder)
+    touch(set_, figures)
     with stub(set_, folder) as (pid, port), lineup(set_, port, figures, NAMES) as running:
         costs = _warm(set_, pid, running, figures)
 
